@@ -44,7 +44,7 @@ class Rounds(Callback):
         labels, model = module.label_inputs, module.model
         if labels is not None:
             model.num_labels.fill_(labels.num_columns)
-        refused = {
+        obstacles = {
             "this strategy samples edges, and trees read all of a node's edges: use strategy=vertex_centric": (
                 not module.strategy.reads.all_edges
             ),
@@ -55,8 +55,8 @@ class Rounds(Callback):
                 labels is not None and not model.neighbours
             ),
         }
-        for why in (reason for reason, applies in refused.items() if applies):
-            raise UserError(f"model=boosting: {why}")
+        for obstacle in (reason for reason, applies in obstacles.items() if applies):
+            raise UserError(f"model=boosting: {obstacle}")
         model.sum_trees = GrowingSums()
         module.label_inputs = None  # no node reads its own label. Equal rows in each epoch need new trees' values only
 
@@ -93,14 +93,14 @@ def gather(model: Boosting, batch: Batch, worker: Worker) -> tuple[Array, Array]
     count[nodes] = 1
     places = worker.comm.all_reduce(count).cumsum(0)
 
-    def joined(values: Tensor) -> Array:
+    def join(values: Tensor) -> Array:
         table = values.new_zeros(int(places[-1]), *values.shape[1:])
         table[places[nodes] - 1] = values
-        whole: Array = worker.comm.all_reduce(table).cpu().numpy()
-        return whole
+        full: Array = worker.comm.all_reduce(table).cpu().numpy()
+        return full
 
     labels = batch.labels if batch.labels.is_floating_point() else batch.labels.to(torch.int64)
-    return joined(rows), joined(labels)
+    return join(rows), join(labels)
 
 
 class _Growing:
@@ -167,9 +167,9 @@ def splittable(rows: Array) -> Array:
 
     Trees cannot read the others, so leaving them out changes nothing.
     """
-    few = min(_LEAF_ROWS, len(rows))
-    ordered = np.partition(rows, (few - 1, len(rows) - few), axis=0)  # NaN last
-    low, high = ordered[few - 1], ordered[-few]
+    min_rows = min(_LEAF_ROWS, len(rows))
+    extremes = np.partition(rows, (min_rows - 1, len(rows) - min_rows), axis=0)  # NaN last
+    low, high = extremes[min_rows - 1], extremes[-min_rows]
     return np.flatnonzero((low != high) & ~np.isnan(low))
 
 
@@ -193,12 +193,12 @@ def make_boosters(model: Boosting, rows: Array, labels: Array, task: Any, seed: 
     }
     num_outputs, facts = len(model.base), task.facts()
     if labels.dtype.kind == "f":
-        numbers = _scaled(labels, facts).reshape(len(labels), -1)
+        numbers = _scale_targets(labels, facts).reshape(len(labels), -1)
         loss = f"{getattr(task, 'loss', 'squared')}_error"
         for output, column in enumerate(numbers.T[:num_outputs]):
-            known = ~np.isnan(column)
-            estimator = regressor(loss=loss, **options) if known.any() else None
-            yield _Booster(estimator, np.array([output]), rows[known], column[known], None)
+            has_label = ~np.isnan(column)
+            estimator = regressor(loss=loss, **options) if has_label.any() else None
+            yield _Booster(estimator, np.array([output]), rows[has_label], column[has_label], None)
     elif labels.ndim == 2:
         for output, column in enumerate(labels.T):
             is_constant = len(np.unique(column)) < 2
@@ -215,15 +215,15 @@ def make_boosters(model: Boosting, rows: Array, labels: Array, task: Any, seed: 
         yield _Booster(classifier(**options) if len(present) > 1 else None, outputs, rows, labels, weights)
 
 
-def _scaled(labels: Array, facts: LabelFacts) -> Array:  # [k, ...] float64
+def _scale_targets(labels: Array, facts: LabelFacts) -> Array:  # [k, ...] float64
     """Reverses `LabelFacts.in_unit`, so that outputs are what the task's loss reads."""
     numbers = labels.astype(np.float64)
     if facts.logarithm is not None:
         numbers = np.sign(numbers) * np.log1p(np.abs(numbers))
     if facts.mean is None or facts.deviation is None:
         return numbers
-    scaled: Array = (numbers - facts.mean) / facts.deviation
-    return scaled
+    targets: Array = (numbers - facts.mean) / facts.deviation
+    return targets
 
 
 def _estimators() -> tuple[Any, Any]:

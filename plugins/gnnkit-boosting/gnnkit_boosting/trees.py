@@ -28,11 +28,11 @@ def pack(nodes: Any, dtype: torch.dtype, columns: Any) -> Tensor:  # [num_nodes,
     fields = [np.where(inner, nodes[name], 0).astype(np.float64) for name in names]
     fields[_FEATURE] = np.where(inner, columns[nodes["feature_idx"]], 0)
     exact = torch.from_numpy(np.column_stack([*fields, nodes["value"]]))
-    packed = exact.to(dtype)
-    thresholds, above = packed[:, _THRESHOLD], packed[:, _THRESHOLD].double() > exact[:, _THRESHOLD]
+    table = exact.to(dtype)
+    thresholds, above = table[:, _THRESHOLD], table[:, _THRESHOLD].double() > exact[:, _THRESHOLD]
     lower = torch.nextafter(thresholds, thresholds.new_tensor(-torch.inf))
-    packed[:, _THRESHOLD] = torch.where(above, lower, thresholds)
-    return packed
+    table[:, _THRESHOLD] = torch.where(above, lower, thresholds)
+    return table
 
 
 def sum_trees(forest: Tensor, rows: Tensor, sums: Tensor | None = None) -> Tensor:  # [num_rows, num_outputs] float64
@@ -73,11 +73,11 @@ class GrowingSums:
         self._entries: list[tuple[Tensor, Tensor, Tensor]] = []  # forest, rows and their sums, the newest last
 
     def __call__(self, forest: Tensor, rows: Tensor) -> Tensor:
-        entry = next((one for one in self._entries if _continues(forest, rows, *one[:2])), None)
+        entry = next((item for item in self._entries if _continues(forest, rows, *item[:2])), None)
         if entry is None:
             sums = sum_trees(forest, rows)
         else:
-            self._entries = [one for one in self._entries if one is not entry]
+            self._entries = [item for item in self._entries if item is not entry]
             sums = sum_trees(forest[len(entry[0]) :], rows, entry[2])
         self._entries = [*self._entries, (forest.clone(), rows, sums)][-_MOST_ENTRIES:]
         return sums
@@ -94,9 +94,9 @@ def _leaves(nodes: Tensor, children: Tensor, roots: Tensor, rows: Tensor) -> Ten
     inner = nodes[:, _LEFT] > 0
     moving = torch.nonzero(inner[place])[:, 0]
     while len(moving):
-        here = nodes[place[moving]]
-        values = rows[row[moving], here[:, _FEATURE].long()]
-        is_left = torch.where(values.isnan(), here[:, _MISSING_LEFT] > 0, values <= here[:, _THRESHOLD])
+        node = nodes[place[moving]]
+        values = rows[row[moving], node[:, _FEATURE].long()]
+        is_left = torch.where(values.isnan(), node[:, _MISSING_LEFT] > 0, values <= node[:, _THRESHOLD])
         place[moving] = children[place[moving], (~is_left).long()]
         moving = moving[inner[place[moving]]]
     return place

@@ -56,7 +56,7 @@ class _Comparison:
 
     def run(self, folder: Path) -> Result:
         """Runs what is missing, seed by seed, and returns the result."""
-        begun, self.folder = time.perf_counter(), folder
+        start, self.folder = time.perf_counter(), folder
         one_at_a_time = Choice("launcher", "processes", {})  # parallel runs would slow each other down
         self.runner = Runner(folder, launcher_for(one_at_a_time, JOBS), self.task)
         try:
@@ -64,9 +64,9 @@ class _Comparison:
                 for scheme in self.schemes:
                     self._run(scheme, seed)
         except BaseException:
-            say(_shown(self._table()))
+            say(_format_table(self._table()))
             raise
-        return self._result(self._table(), time.perf_counter() - begun)
+        return self._result(self._table(), time.perf_counter() - start)
 
     def _order(self, scheme: Scheme, seed: int) -> Order:
         """Returns the order of a run. Raises `UserError` with the scheme's name."""
@@ -94,8 +94,8 @@ class _Comparison:
 
     def _run(self, scheme: Scheme, seed: int) -> None:
         order = replace(self.orders[scheme.name, seed], folder=self.folder / f"{scheme.stem}-seed{seed}")
-        swept = {_SCHEME: scheme.name, SEED: str(seed)}
-        job = SweepJob(len(self.runner.outcomes), order, swept, [*order.options, *order.overrides])
+        values = {_SCHEME: scheme.name, SEED: str(seed)}
+        job = SweepJob(len(self.runner.outcomes), order, values, [*order.options, *order.overrides])
         if scheme.name in self.refused:
             self.runner.refuse(job, self.refused[scheme.name])
         else:
@@ -106,8 +106,8 @@ class _Comparison:
         for scheme in self.schemes:
             outcomes = [outcome for outcome in self.runner.outcomes if outcome.job.swept[_SCHEME] == scheme.name]
             runs = [SchemeRun.read(outcome.job.folder, self.task) for outcome in outcomes if outcome.status == DONE]
-            failed = next((outcome for outcome in outcomes if outcome.status != DONE), None)
-            error = "" if failed is None else f"{failed.status} {failed.error}".strip()
+            failure = next((outcome for outcome in outcomes if outcome.status != DONE), None)
+            error = "" if failure is None else f"{failure.status} {failure.error}".strip()
             rows.append(SchemeRow(scheme.name, runs, error))
         return SchemeTable(rows, self.task)
 
@@ -124,7 +124,7 @@ class _Comparison:
             "command": self.order.command(self.order.overrides),
         }
         counts = f"{len(done)} of {len(outcomes)} runs done in {seconds:.1f} s, written to {self.folder}"
-        result = Result("compare", figures, f"{_shown(table)}\n{counts}", self.folder)
+        result = Result("compare", figures, f"{_format_table(table)}\n{counts}", self.folder)
         result.save(self.folder)
         if self.order.settings.draws_report:
             with as_a_warning():
@@ -135,7 +135,7 @@ class _Comparison:
         return result
 
 
-def _shown(table: SchemeTable) -> str:
+def _format_table(table: SchemeTable) -> str:
     rows = table.table()
     lines = [[*map(str, row)] for row in ([*rows.head[:-1], ""], *rows.rows)]
     return "\n".join([*aligned(lines), *filter(None, [table.sentence()])])
@@ -172,7 +172,7 @@ class Scheme:
         """The scheme as typed, without secrets."""
         return " ".join([self.strategy, *map(redact_override, self.overrides)])
 
-    def over(self, common: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+    def over(self, common: Sequence[str], extra: Sequence[str]) -> tuple[str, ...]:
         """Returns the overrides of a run.
 
         A key of the scheme replaces the same key in `common`. An option, such as
@@ -180,20 +180,20 @@ class Scheme:
 
         Args:
             common: Overrides for all schemes.
-            more: Keys that the job sets.
+            extra: Keys that the job sets.
         """
         keys = [key_of(text) for text in self.overrides]
-        rest = [text for text in common if not any(_covers(key, key_of(text)) for key in keys)]
-        return (*rest, f"strategy={self.strategy}", *self.overrides, *more)
+        remaining = [text for text in common if not any(_covers(key, key_of(text)) for key in keys)]
+        return (*remaining, f"strategy={self.strategy}", *self.overrides, *extra)
 
 
 def parse_schemes(texts: Sequence[str]) -> list[Scheme]:
     """Parses `compare.ways`. Raises `UserError` for an invalid scheme."""
     split = [_split_scheme(text) for text in texts]
-    seen: dict[tuple[str, frozenset[str]], str] = {}
+    texts_by_key: dict[tuple[str, frozenset[str]], str] = {}
     for text, (strategy, *overrides) in zip(texts, split, strict=True):
-        same = seen.setdefault((strategy, frozenset(overrides)), text)
-        if same is not text:
+        first_text = texts_by_key.setdefault((strategy, frozenset(overrides)), text)
+        if first_text is not text:
             raise UserError(f"compare.ways: {shown(text)} occurs twice: ways must differ")
     stems = [re.sub(r"[^\w.=,\[\]-]+", "_", " ".join(words))[:_NAME_LENGTH] for words in split]
     return [
@@ -222,5 +222,5 @@ def is_job_key(key: str) -> bool:
     return key in _JOB_KEYS or key.partition(".")[0] == "compare"
 
 
-def _covers(key: str, other: str) -> bool:
-    return other == key or other.startswith(f"{key}.")
+def _covers(key: str, override: str) -> bool:
+    return override == key or override.startswith(f"{key}.")

@@ -188,8 +188,8 @@ def _titles(groups: Sequence[Sequence[RunFiles]]) -> list[str]:
     plain = [re.sub(r"[-_]seed=?\d+$", "", folder.name) or str(folder) for folder in folders]
     titles = []
     for position, (name, group) in enumerate(zip(plain, groups, strict=True)):
-        repeated = f" ({plain[: position + 1].count(name)})" if plain.count(name) > 1 else ""
-        titles.append(f"{name}{repeated}" + (f", {len(group)} runs" if len(group) > 1 else ""))
+        suffix = f" ({plain[: position + 1].count(name)})" if plain.count(name) > 1 else ""
+        titles.append(f"{name}{suffix}" + (f", {len(group)} runs" if len(group) > 1 else ""))
     return titles
 
 
@@ -270,22 +270,22 @@ def _test_figure(main: str) -> str:
 
 def _trade_off(groups: Sequence[RunGroup], main: str) -> Figure | None:
     """Draws each run's test figure against its training seconds."""
-    name, drawn = _test_figure(main), []
+    name, point_groups = _test_figure(main), []
     for group in groups:
         pairs = [(_training_seconds(run), run.number(name), run) for run in group.runs]
         points = [(s, value, run) for s, value, run in pairs if s is not None and value is not None]
         if points:
             notes = [f"{run.folder.name}: {name} {value:.4g} after {s:.3g} s" for s, value, run in points]
             places = tuple((s, value) for s, value, _ in points)
-            drawn.append(PointGroup(group.name, places, tuple(notes), group.colour))
-    if not drawn:
+            point_groups.append(PointGroup(group.name, places, tuple(notes), group.colour))
+    if not point_groups:
         return None
     facts = groups[0].runs[0].result.get("main_figure")
     better = "Down" if isinstance(facts, Mapping) and facts.get("lower_is_better") is True else "Up"
     caption = (
         f"A point is a run. Bars show one standard deviation around a group's mean. {better} and to the left is better."
     )
-    return scatter("trade_off", f"{name} and training time", caption, drawn, "seconds of training")
+    return scatter("trade_off", f"{name} and training time", caption, point_groups, "seconds of training")
 
 
 def _summary(groups: Sequence[RunGroup], main: str | None) -> PageTable:
@@ -323,11 +323,11 @@ def _curves(groups: Sequence[RunGroup], main: str | None) -> list[Figure]:
     mean = ", mean over the runs of a group" if any(len(group.runs) > 1 for group in groups) else ""
     charts = []
     for name, metric, title in metrics:
-        drawn = [
+        lines = [
             Curve.of(group.name, metric, points, group.colour) for group in groups if (points := group.points(metric))
         ]
-        if drawn:
-            charts.append(curves(name, title, f"{metric} by epoch{mean}.", drawn))
+        if lines:
+            charts.append(curves(name, title, f"{metric} by epoch{mean}.", lines))
     return charts
 
 

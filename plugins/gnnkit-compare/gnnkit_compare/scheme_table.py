@@ -48,17 +48,17 @@ class SchemeRun:
         parts = [*sorted(folder.glob("earlier-*"), key=_number), folder]
         states = [state for part in parts for state in _lines(part / STEPS)]
         lines = [line for part in parts for line in _lines(part / EPOCHS)]
-        reached = training_seconds(lines)
-        evaluated = {line["epoch"]: line["figures"] for line in lines if "figures" in line}
+        seconds_by_epoch = training_seconds(lines)
+        figures_by_epoch = {line["epoch"]: line["figures"] for line in lines if "figures" in line}
         curve = [
-            (reached[epoch], figures[figure])
-            for epoch, figures in sorted(evaluated.items())
-            if epoch in reached and figures.get(figure) is not None
+            (seconds_by_epoch[epoch], figures[figure])
+            for epoch, figures in sorted(figures_by_epoch.items())
+            if epoch in seconds_by_epoch and figures.get(figure) is not None
         ]
-        schedule = result.get("schedule") or {"approximate": len(reached)}
+        schedule = result.get("schedule") or {"approximate": len(seconds_by_epoch)}
         return cls(
             test=result.get(figure.replace("val_", "test_", 1)),
-            epochs=len(reached),
+            epochs=len(seconds_by_epoch),
             seconds_per_epoch=result.get("seconds_per_epoch"),
             bytes_per_epoch=result.get("bytes_sent"),
             memory=max((state["memory"] for state in states), default=None),
@@ -80,8 +80,8 @@ def training_seconds(lines: Iterable[Mapping[str, Any]]) -> dict[int, float]:
         if "seconds_compute" in line:
             seconds[line["epoch"]] += np.sum([line[f"seconds_{kind}"] for kind in KINDS], axis=0)
     order = sorted(seconds)
-    reached = np.cumsum([seconds[epoch] for epoch in order], axis=0)  # [num_epochs, world_size]
-    return {epoch: float(workers.max()) for epoch, workers in zip(order, reached, strict=True)}
+    totals = np.cumsum([seconds[epoch] for epoch in order], axis=0)  # [num_epochs, world_size]
+    return {epoch: float(workers.max()) for epoch, workers in zip(order, totals, strict=True)}
 
 
 def exposed_seconds(lines: Iterable[Mapping[str, Any]]) -> float | None:
@@ -107,8 +107,8 @@ def target(best: float, *, lower_is_better: bool = False) -> float:
 
 def seconds_to(curve: EpochCurve, target: float, *, lower_is_better: bool = False) -> float | None:
     """Returns the training seconds until a validation reached the target."""
-    reached = (at for at, value in curve if (value <= target if lower_is_better else value >= target))
-    return next(reached, None)
+    times = (at for at, value in curve if (value <= target if lower_is_better else value >= target))
+    return next(times, None)
 
 
 def _number(folder: Path) -> int:
@@ -215,7 +215,7 @@ class SchemeTable:
     def table(self) -> PageTable:
         """Returns the rows as text, with a remark as the last cell."""
         unit, points = ("", "difference") if self.scale == 1 else (", %", "points")
-        goal = "target" if self.target is None else f"{_scaled(self.target, self.scale)}{unit.lstrip(',')}"
+        goal = "target" if self.target is None else f"{_format_scaled(self.target, self.scale)}{unit.lstrip(',')}"
         head = (
             "scheme",
             f"{self.test}{unit}",
@@ -239,7 +239,7 @@ class SchemeTable:
         share = "" if len(times) in (0, len(row.runs)) else f" ({len(times)} of {len(row.runs)})"
         return [
             row.scheme,
-            f"{_scaled(row.mean('test'), scale)}{spread}",
+            f"{_format_scaled(row.mean('test'), scale)}{spread}",
             "" if difference is None else f"{difference * scale:+.2f}" if scale > 1 else f"{difference:+.3g}",
             _format(row.mean("epochs"), ".0f"),
             _format(row.mean("approximate"), ".0f"),
@@ -262,12 +262,12 @@ class SchemeTable:
             if 0 < (row.mean("approximate") or 0) < (row.mean("epochs") or 0)
         ]
         if shares:
-            yield f"Approximate epochs: {_listed(shares)}; the others are exact, and part of the figures ({SAVES_BYTES})."
+            yield f"Approximate epochs: {_join_names(shares)}; the others are exact, and part of the figures ({SAVES_BYTES})."
 
     def _fastest(self) -> Iterator[str]:
         if self.first is None or self.target is None:
             return
-        goal = f"{self.figure} {_scaled(self.target, self.scale)}{'' if self.scale == 1 else ' %'}"
+        goal = f"{self.figure} {_format_scaled(self.target, self.scale)}{'' if self.scale == 1 else ' %'}"
         goal = f"{goal} (99 % of the best of {self.first.scheme})"
         times = {row.scheme: self.times(row) for row in self.rows}
         means = {
@@ -282,18 +282,18 @@ class SchemeTable:
         yield f"{fastest} reached {goal} first, after {means[fastest]:.3g} s of training."
 
     def _equal(self) -> Iterator[str]:
-        others = [row for row in self.rows if row is not self.first and row.tests]
-        if self.first is None or not others:
+        rows = [row for row in self.rows if row is not self.first and row.tests]
+        if self.first is None or not rows:
             return
-        if max(len(row.tests) for row in (self.first, *others)) < 2:
+        if max(len(row.tests) for row in (self.first, *rows)) < 2:
             yield f"One seed does not show the noise of {self.test}: use compare.seeds=3."
             return
-        equal = [row.scheme for row in others if within_noise(self.first.tests, row.tests)]
-        if len(equal) == len(others):
+        equal = [row.scheme for row in rows if within_noise(self.first.tests, row.tests)]
+        if len(equal) == len(rows):
             yield f"All schemes have the same {self.test} within noise."
         else:
             verb = "have" if len(equal) > 1 else "has"
-            yield f"Within noise, {_listed(equal) or 'no other scheme'} {verb} the {self.test} of {self.first.scheme}."
+            yield f"Within noise, {_join_names(equal) or 'no other scheme'} {verb} the {self.test} of {self.first.scheme}."
 
 
 def within_noise(first: Sequence[float], second: Sequence[float]) -> bool:
@@ -312,7 +312,7 @@ def within_noise(first: Sequence[float], second: Sequence[float]) -> bool:
     return bool(abs(statistics.fmean(first) - statistics.fmean(second)) <= quantile * error)
 
 
-def _scaled(value: float | None, scale: float) -> str:
+def _format_scaled(value: float | None, scale: float) -> str:
     return "-" if value is None else f"{value * scale:.2f}" if scale > 1 else f"{value:.4g}"
 
 
@@ -320,5 +320,5 @@ def _format(value: float | None, form: str, scale: float = 1.0) -> str:
     return "-" if value is None else format(value * scale, form)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return " and ".join([*filter(None, [", ".join(names[:-1])]), *names[-1:]])

@@ -39,12 +39,12 @@ class _ErrorFeedbackSchedule(Schedule):
         self._errors: dict[tuple[bool, int], Tensor] = {}  # [rows to other ranks, ...]
 
     def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
-        others, place = transfer.others(), (transfer.backward, transfer.number)
-        rows = others.rows + self._errors.get(place, 0)
-        sent = others.part(rows, others.send, others.recv, others.ids)
-        left = rows - sent.as_read()
-        self._errors[place] = torch.where(left.isfinite(), left, 0)  # ignores skipped steps
-        return transfer.with_own(sent.now())
+        peers, place = transfer.others(), (transfer.backward, transfer.number)
+        rows = peers.rows + self._errors.get(place, 0)
+        part = peers.part(rows, peers.send, peers.recv, peers.ids)
+        error = rows - part.as_read()
+        self._errors[place] = torch.where(error.isfinite(), error, 0)  # ignores skipped steps
+        return transfer.with_own(part.now())
 
     def state_dict(self) -> dict[str, Any]:
         return {"left": [[*place, rows] for place, rows in self._errors.items()]}

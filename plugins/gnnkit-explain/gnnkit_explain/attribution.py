@@ -105,9 +105,9 @@ def fidelity(score: Score, x: Tensor, importance: Tensor, dim: int, key: int) ->
     count, complete = math.ceil(SHARE * len(items)), float(score(x))
 
     def measure(order: Tensor) -> tuple[float, float]:
-        ranked = items[order]
-        removed = (x.index_fill(dim, part, 0) for part in (ranked[:count], ranked[count:]))
-        without, only = (complete - float(score(rows)) for rows in removed)
+        ranking = items[order]
+        ablations = (x.index_fill(dim, part, 0) for part in (ranking[:count], ranking[count:]))
+        without, only = (complete - float(score(rows)) for rows in ablations)
         return without, only
 
     draws = np.random.default_rng(key)

@@ -30,27 +30,27 @@ def explain(job: RankJob, comm: Communicator) -> Json:
     Collective until all ranks have the model. The leader then computes alone, and
     returns the figures.
     """
-    trained = TrainedRun.of(job, comm, torch.float64)
-    names = ExplainedNames.of(job, trained)
+    run = TrainedRun.of(job, comm, torch.float64)
+    names = ExplainedNames.of(job, run)
     numbers = names.numbers(job.settings.job_keys.nodes)
     if comm.rank != LEADER:
         return {}
-    assert isinstance(trained.task, NodeTask), "checked before the ranks start"
-    learned = read_learned(job, trained.worker, trained.folder)
-    explainer = Explainer(trained.worker, trained.model, trained.task, learned)
-    explanations, begun = [], time.perf_counter()
+    assert isinstance(run.task, NodeTask), "checked before the ranks start"
+    embeddings = read_learned(job, run.worker, run.folder)
+    explainer = Explainer(run.worker, run.model, run.task, embeddings)
+    explanations, start = [], time.perf_counter()
     for count, number in enumerate(numbers, 1):
         progress(f"explaining node {count} of {len(numbers)}")
         explanations.append(explainer.explain(number, job.settings.seed))
-    seconds = (time.perf_counter() - begun) / len(numbers)
+    seconds = (time.perf_counter() - start) / len(numbers)
     write_tables(job, explanations, names)
-    measured = summarise(explanations, has_classes=explainer.has_classes)
-    _warn(measured["completeness_gap"])
-    _draw(job, explanations, names, measured)
+    quality = summarise(explanations, has_classes=explainer.has_classes)
+    _warn(quality["completeness_gap"])
+    _draw(job, explanations, names, quality)
     return merge(
-        figures.plugins(job, trained.worker),
-        {"checkpoint": str(trained.folder), "explained_nodes": len(numbers), "seconds_per_node": seconds},
-        measured,
+        figures.plugins(job, run.worker),
+        {"checkpoint": str(run.folder), "explained_nodes": len(numbers), "seconds_per_node": seconds},
+        quality,
         figures.circumstances(job),
     )
 
@@ -63,14 +63,14 @@ def summarise(explanations: Sequence[Explanation], *, has_classes: bool) -> Json
         has_classes: Whether scores are probabilities, which `characterisation` needs.
     """
     by_kind = {
-        "fidelity_features": [one.of_features for one in explanations],
-        "fidelity_neighbours": [one.of_neighbours for one in explanations],
+        "fidelity_features": [item.of_features for item in explanations],
+        "fidelity_neighbours": [item.of_neighbours for item in explanations],
     }
     means = {kind: _mean([value for value in values if value is not None]) for kind, values in by_kind.items()}
     for values in means.values() if has_classes else ():
         for prefix in ("", "random_") if values else ():
             values[f"{prefix}characterisation"] = characterisation(values[f"{prefix}plus"], values[f"{prefix}minus"])
-    return {"completeness_gap": max(one.gap for one in explanations), **means}
+    return {"completeness_gap": max(item.gap for item in explanations), **means}
 
 
 def _mean(values: Sequence[Fidelity]) -> dict[str, float]:
@@ -87,11 +87,11 @@ def _warn(gap: float) -> None:
         )
 
 
-def _draw(job: RankJob, explanations: Sequence[Explanation], names: ExplainedNames, measured: Json) -> None:
+def _draw(job: RankJob, explanations: Sequence[Explanation], names: ExplainedNames, quality: Json) -> None:
     """Writes the page. A failure is printed, and loses no result."""
     if not job.settings.report:
         return
     from gnnkit_explain.page import write
 
     with as_a_warning():
-        write([names.drawn(one) for one in explanations], measured, job.folder, f"{job.source.name} explained")
+        write([names.drawn(item) for item in explanations], quality, job.folder, f"{job.source.name} explained")

@@ -37,15 +37,15 @@ class ExplainedNames:
     window: int | None = None  # the sampler's
 
     @classmethod
-    def of(cls, job: RankJob, trained: TrainedRun) -> ExplainedNames:
+    def of(cls, job: RankJob, run: TrainedRun) -> ExplainedNames:
         """Collects the names. The worker has the complete graph."""
-        graph = trained.worker.graph
+        graph = run.worker.graph
         assert graph is not None
         schema = job.schema or graph.schema
-        outputs = trained.class_names or job.prepared.class_names
-        sampled = getattr(trained.worker.sampler, "time", "none"), getattr(trained.worker.sampler, "window", None)
+        outputs = run.class_names or job.prepared.class_names
+        time_rule = getattr(run.worker.sampler, "time", "none"), getattr(run.worker.sampler, "window", None)
         return cls(
-            graph, schema, node_ids(job.folder, graph.num_nodes), _columns(job, trained, schema), outputs, *sampled
+            graph, schema, node_ids(job.folder, graph.num_nodes), _columns(job, run, schema), outputs, *time_rule
         )
 
     def numbers(self, nodes: Sequence[int | str]) -> list[int]:
@@ -53,8 +53,8 @@ class ExplainedNames:
         is_text = self.ids.dtype.kind in "UO"
         numbers = []
         for node in nodes:
-            wanted = str(node) if is_text else node
-            matches = np.flatnonzero((self.ids == wanted) & (isinstance(wanted, str) == is_text))
+            node_id = str(node) if is_text else node
+            matches = np.flatnonzero((self.ids == node_id) & (isinstance(node_id, str) == is_text))
             if len(matches) != 1:
                 raise UserError(
                     f"nodes=[{node}]: no node has this id: expected an id of the data set, such as {self.ids[0]}; the column "
@@ -86,31 +86,31 @@ class ExplainedNames:
         graph, edges = self.graph, np.arange(*self.graph.csc.indptr[node : node + 2])
         if self.rule == "none" or graph.node_time is None or graph.edge_time is None:
             return edges
-        times, bound = graph.edge_time[edges], latest_visible(graph.node_time[[seed]], self.rule)
-        since = ALWAYS if self.window is None else before_window(bound, self.window)
-        seen: Ids = edges[(times <= bound) & ((times == ALWAYS) | (times > since))]
-        return seen
+        times, latest = graph.edge_time[edges], latest_visible(graph.node_time[[seed]], self.rule)
+        since = ALWAYS if self.window is None else before_window(latest, self.window)
+        visible: Ids = edges[(times <= latest) & ((times == ALWAYS) | (times > since))]
+        return visible
 
     def drawn(self, explanation: Explanation) -> ExplainedNode:
         """Returns the node's most important columns and neighbours for the page."""
         columns = _largest(explanation.features, _DRAWN_COLUMNS)
-        others = np.flatnonzero(explanation.nodes != explanation.node)
-        others = others[_largest(explanation.importance[others], _DRAWN_NEIGHBOURS)]
-        drawn = np.append(explanation.node, explanation.nodes[others])
+        neighbours = np.flatnonzero(explanation.nodes != explanation.node)
+        neighbours = neighbours[_largest(explanation.importance[neighbours], _DRAWN_NEIGHBOURS)]
+        nodes = np.append(explanation.node, explanation.nodes[neighbours])
         centre = float(explanation.importance[explanation.nodes == explanation.node].sum())
-        weights = [centre, *explanation.importance[others].tolist()]
-        hops = [0, *explanation.hops[others].tolist()]
+        weights = [centre, *explanation.importance[neighbours].tolist()]
+        hops = [0, *explanation.hops[neighbours].tolist()]
         return ExplainedNode(
             str(self.ids[explanation.node]),
             self._prediction(explanation),
             [(self.columns[column], float(explanation.features[column])) for column in columns],
-            [DrawnNode(str(self.ids[n]), value, far) for n, value, far in zip(drawn, weights, hops, strict=True)],
-            self._edges(drawn),
+            [DrawnNode(str(self.ids[n]), value, far) for n, value, far in zip(nodes, weights, hops, strict=True)],
+            self._edges(nodes),
         )
 
     def _prediction(self, explanation: Explanation) -> str:
-        what = f"class {self.output(explanation)}" if explanation.is_class else "number"
-        return f"{what}: {explanation.score:.4g}, and {explanation.baseline:.4g} if all inputs were 0"
+        kind = f"class {self.output(explanation)}" if explanation.is_class else "number"
+        return f"{kind}: {explanation.score:.4g}, and {explanation.baseline:.4g} if all inputs were 0"
 
     def _edges(self, nodes: Ids) -> list[tuple[int, int]]:
         """Returns the edges between nodes, by position."""
@@ -129,16 +129,16 @@ def _largest(values: Array, count: int) -> Ids:
     return order[: np.count_nonzero(values)]
 
 
-def _columns(job: RankJob, trained: TrainedRun, schema: Schema) -> list[str]:
+def _columns(job: RankJob, run: TrainedRun, schema: Schema) -> list[str]:
     """Returns names or numbers of node and edge columns, by type if types differ."""
-    facts, tables = Inputs.load(trained.folder) or Inputs.unknown(), schema.feature_tables or ()
-    names = list(map(str, range(job.settings.embedding or trained.worker.features.width)))
+    facts, tables = Inputs.load(run.folder) or Inputs.unknown(), schema.feature_tables or ()
+    names = list(map(str, range(job.settings.embedding or run.worker.features.width)))
     if len({table.first for table in tables}) > 1:
         for (node_type, _), table in zip(schema.node_types, tables, strict=True):
             names[table.columns] = [f"{node_type} {column}" for column in range(table.width)]
     if facts.features is not None:
         names = [*facts.features, *(f"label {name}" for name in facts.label_classes or ())]
-    edge_names = facts.edge_features or range(job.widths(trained.worker).edge_width)
+    edge_names = facts.edge_features or range(job.widths(run.worker).edge_width)
     return [*(_OF_DEGREE if job.settings.inputs == "degree" else names), *(f"edge {name}" for name in edge_names)]
 
 
@@ -153,39 +153,39 @@ def write_tables(job: RankJob, explanations: Sequence[Explanation], names: Expla
 
 
 def _nodes(explanations: Sequence[Explanation], names: ExplainedNames) -> TableColumns:
-    classes = {"class": [names.output(one) for one in explanations]} if explanations[0].is_class else {}
+    classes = {"class": [names.output(item) for item in explanations]} if explanations[0].is_class else {}
     return {
-        "id": names.ids[[one.node for one in explanations]],
+        "id": names.ids[[item.node for item in explanations]],
         **classes,
-        "score": [one.score for one in explanations],
-        "baseline": [one.baseline for one in explanations],
+        "score": [item.score for item in explanations],
+        "baseline": [item.baseline for item in explanations],
     }
 
 
 def _features(explanations: Sequence[Explanation], names: ExplainedNames) -> TableColumns:
-    ranked = [np.argsort(-one.features, kind="stable") for one in explanations]
-    ranked = [order[one.features[order] != 0] for one, order in zip(explanations, ranked, strict=True)]
-    pairs = list(zip(explanations, ranked, strict=True))
+    rankings = [np.argsort(-item.features, kind="stable") for item in explanations]
+    rankings = [order[item.features[order] != 0] for item, order in zip(explanations, rankings, strict=True)]
+    pairs = list(zip(explanations, rankings, strict=True))
     return {
-        "id": np.repeat(names.ids[[one.node for one in explanations]], [len(order) for order in ranked]),
-        "feature": [names.columns[column] for order in ranked for column in order],
-        "importance": np.concatenate([one.features[order] for one, order in pairs]),
+        "id": np.repeat(names.ids[[item.node for item in explanations]], [len(order) for order in rankings]),
+        "feature": [names.columns[column] for order in rankings for column in order],
+        "importance": np.concatenate([item.features[order] for item, order in pairs]),
     }
 
 
 def _neighbours(explanations: Sequence[Explanation], names: ExplainedNames) -> TableColumns:
-    nodes = np.concatenate([one.nodes for one in explanations])
+    nodes = np.concatenate([item.nodes for item in explanations])
     columns = {
-        "id": np.repeat(names.ids[[one.node for one in explanations]], [len(one.nodes) for one in explanations]),
+        "id": np.repeat(names.ids[[item.node for item in explanations]], [len(item.nodes) for item in explanations]),
         "neighbour": names.ids[nodes],
-        "hops": np.concatenate([one.hops for one in explanations]),
+        "hops": np.concatenate([item.hops for item in explanations]),
     }
     if names.schema.several:
         columns["type"] = names.types(nodes)
-        columns["relation"] = [name for one in explanations for name in names.relations(one.node, one.nodes)]
+        columns["relation"] = [name for item in explanations for name in names.relations(item.node, item.nodes)]
     if names.graph.node_time is not None:
         columns["time"] = _dates(names.graph.node_time[nodes], names.graph.time_unit)
-    return {**columns, "importance": np.concatenate([one.importance for one in explanations])}
+    return {**columns, "importance": np.concatenate([item.importance for item in explanations])}
 
 
 def _dates(times: Times, unit: str | None) -> list[str | None]:

@@ -79,17 +79,17 @@ class Explainer:
     How far a module of (x, edge_index) reads is unknown, so it reads the full graph.
     """
 
-    def __init__(self, worker: Worker, model: nn.Module, task: NodeTask, learned: Array | None = None) -> None:
+    def __init__(self, worker: Worker, model: nn.Module, task: NodeTask, embeddings: Array | None = None) -> None:
         """Stores the arguments.
 
         Args:
             worker: A rank with the complete graph.
             model: The trained model, in evaluation mode.
             task: The task, which converts outputs.
-            learned: [num_nodes, width] learned input rows. If None, input rows are
+            embeddings: [num_nodes, width] learned input rows. If None, input rows are
                 features.
         """
-        self._worker, self._model, self._task, self._learned = worker, model.requires_grad_(False), task, learned
+        self._worker, self._model, self._task, self._learned = worker, model.requires_grad_(False), task, embeddings
         self._layers, self._reads_all = worker.layers(model), isinstance(model, EdgeIndexModel)
         if self._reads_all and worker.samples_by_time:
             raise UserError(
@@ -120,13 +120,13 @@ class Explainer:
 
         attribution = integrated_gradients(score, inputs)
         columns, rows = attribution.values.sum(0), attribution.values.sum(1)
-        others, rows = torch.zeros_like(rows), rows[: len(read.rows)]
+        neighbours, rows = torch.zeros_like(rows), rows[: len(read.rows)]
         if read.sources is not None:
             rows = rows.index_add(0, read.sources, attribution.values[len(rows) :].sum(1))
-        others[: len(rows)] = rows
-        others[read.place] = 0
-        ranked = torch.argsort(rows, descending=True, stable=True)
-        order = ranked[rows[ranked] != 0].cpu().numpy()
+        neighbours[: len(rows)] = rows
+        neighbours[read.place] = 0
+        ranking = torch.argsort(rows, descending=True, stable=True)
+        order = ranking[rows[ranking] != 0].cpu().numpy()
         return Explanation(
             node,
             output,
@@ -139,7 +139,7 @@ class Explainer:
             rows.cpu().numpy()[order],
             read.hops[order],
             fidelity(score, inputs, columns, 1, key),
-            fidelity(score, inputs, others, 0, key),
+            fidelity(score, inputs, neighbours, 0, key),
         )
 
     def _neighbourhood(self, node: int) -> _Neighbourhood:
@@ -189,8 +189,8 @@ class Explainer:
         """Returns the predicted class's column, or the likeliest one."""
         if not self.has_classes:
             return 0
-        predicted = self._task.predict(outputs)[0]
-        return int(predicted if predicted.dim() == 0 else self._scores(outputs).argmax())
+        prediction = self._task.predict(outputs)[0]
+        return int(prediction if prediction.dim() == 0 else self._scores(outputs).argmax())
 
 
 def _edges(layers: Sequence[BlockAdjacency]) -> tuple[Tensor | None, Tensor | None]:

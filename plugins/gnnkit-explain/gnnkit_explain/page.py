@@ -44,29 +44,29 @@ class ExplainedNode:
     edges: Sequence[tuple[int, int]]  # positions in `nodes`
 
 
-def write(explained: Sequence[ExplainedNode], measured: Mapping[str, Any], folder: Path, title: str) -> Path:
+def write(nodes: Sequence[ExplainedNode], quality: Mapping[str, Any], folder: Path, title: str) -> Path:
     """Writes the page, and its figures as SVG. Returns the page's path.
 
     Args:
-        explained: The nodes, of which the first `MOST_NODES` are drawn.
-        measured: The run's figures, with fidelities.
+        nodes: The nodes, of which the first `MOST_NODES` are drawn.
+        quality: The run's figures, with fidelities.
         folder: Receives the files.
         title: The page's title.
     """
     sections = [
         PageSection(f"Node {node.name}, {node.prediction}", _figures(node, number))
-        for number, node in enumerate(explained[:MOST_NODES])
+        for number, node in enumerate(nodes[:MOST_NODES])
     ]
-    rest = f" The first {MOST_NODES} of {len(explained):,} are drawn." if len(explained) > MOST_NODES else ""
+    note = f" The first {MOST_NODES} of {len(nodes):,} are drawn." if len(nodes) > MOST_NODES else ""
     figures = [figure for section in sections for figure in section.figures]
-    summary = f"{len(explained):,} node{'s' * (len(explained) != 1)}, by integrated gradients.{rest}"
-    fidelity = _fidelity(measured)
+    summary = f"{len(nodes):,} node{'s' * (len(nodes) != 1)}, by integrated gradients.{note}"
+    fidelity = _fidelity(quality)
     return save(_TEMPLATE, figures, folder, title=title, summary=summary, fidelity=fidelity, sections=sections)
 
 
-def _fidelity(measured: Mapping[str, Any]) -> PageTable:
+def _fidelity(quality: Mapping[str, Any]) -> PageTable:
     """Returns the mean fidelities for the ranking and for random rankings."""
-    kinds = {title: measured[key] for key, title in _FIDELITIES.items() if measured.get(key)}
+    kinds = {title: quality[key] for key, title in _FIDELITIES.items() if quality.get(key)}
     names = dict.fromkeys(name.removeprefix("random_") for values in kinds.values() for name in values)
     rows = [
         (f"{title}, {ranking}", *(format_value(values[prefix + name]) for name in names))
@@ -78,41 +78,41 @@ def _fidelity(measured: Mapping[str, Any]) -> PageTable:
 
 
 def _figures(node: ExplainedNode, number: int) -> list[Figure]:
-    named = [(one.name, one.importance) for one in node.nodes]
+    bars = [(item.name, item.importance) for item in node.nodes]
     features = [_bars("features", number, node.features)] if node.features else []
-    return [_bars("neighbours", number, named), *features, _neighbourhood(node, number)]
+    return [_bars("neighbours", number, bars), *features, _neighbourhood(node, number)]
 
 
-def _bars(kind: str, number: int, named: Sequence[tuple[str, float]]) -> Figure:
-    values = [value for _, value in named]
+def _bars(kind: str, number: int, entries: Sequence[tuple[str, float]]) -> Figure:
+    values = [value for _, value in entries]
     parts = [
         Part(_SIGNS[0][0], tuple(max(value, 0.0) for value in values), _SIGNS[0][1]),
         Part(_SIGNS[1][0], tuple(max(-value, 0.0) for value in values), _SIGNS[1][1]),
     ]
-    labels = [name for name, _ in named]
+    labels = [name for name, _ in entries]
     return bars(f"{kind}-{number}", kind.capitalize(), _CAPTIONS[kind], labels, parts, "importance")
 
 
 def _neighbourhood(node: ExplainedNode, number: int) -> Figure:
     """Draws the node in the centre, and the others around it by hops."""
     shapes, top = legend(_SIGNS, 12.0)
-    places = _places([one.hops for one in node.nodes], top)
+    places = _places([item.hops for item in node.nodes], top)
     shapes.append(strokes([(places[a], places[b]) for a, b in node.edges], "muted", 0.6, 0.5))
-    largest = max((abs(one.importance) for one in node.nodes), default=0.0) or 1.0
-    for (x, y), one in zip(places, node.nodes, strict=True):
-        tint = _SIGNS[one.importance < 0][1]
-        radius = 2.5 + 9 * math.sqrt(abs(one.importance) / largest)
-        shapes.append(dot(x, y, radius, tint, f"{one.name}: {one.importance:.4g}"))
-        shapes.append(text(x, y - radius - 2, one.name[:12], "middle", size=9.0))
+    largest = max((abs(item.importance) for item in node.nodes), default=0.0) or 1.0
+    for (x, y), item in zip(places, node.nodes, strict=True):
+        tint = _SIGNS[item.importance < 0][1]
+        radius = 2.5 + 9 * math.sqrt(abs(item.importance) / largest)
+        shapes.append(dot(x, y, radius, tint, f"{item.name}: {item.importance:.4g}"))
+        shapes.append(text(x, y - radius - 2, item.name[:12], "middle", size=9.0))
     caption = _CAPTIONS["neighbourhood"]
     return Figure(f"neighbourhood-{number}", "Neighbourhood", caption, top + _SIDE, tuple(shapes))
 
 
 def _places(hops: Sequence[int], top: float) -> list[Point]:
     """Places nodes on a ring for each distance. Unknown distances are outermost."""
-    most = max(*hops, 1) + (-1 in hops)
-    rings = [most if distance < 0 else distance for distance in hops]
-    centre, step = (WIDTH / 2, top + _SIDE / 2), (_SIDE / 2 - 24) / most
+    max_hops = max(*hops, 1) + (-1 in hops)
+    rings = [max_hops if distance < 0 else distance for distance in hops]
+    centre, step = (WIDTH / 2, top + _SIDE / 2), (_SIDE / 2 - 24) / max_hops
     places = []
     for index, ring in enumerate(rings):
         turn = 2 * math.pi * (rings[:index].count(ring) / rings.count(ring) + 0.13 * ring)

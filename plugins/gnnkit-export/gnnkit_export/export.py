@@ -77,27 +77,27 @@ def export(
 
 def _export(folder: Path, path: Path, model: nn.Module | ModelFactory | None, edge_weight: bool | None) -> None:
     write = _WRITERS[path.suffix]
-    widths, known = weights.read(folder)[1], Inputs.load(folder)
+    widths, facts = weights.read(folder)[1], Inputs.load(folder)
     if widths.num_targets:
         raise UserError(
             "export: the task predicts edges, by an MLP on rows of two nodes, and only rows of nodes are exported: use "
             "gnnkit.predict(run), or gnnkit.load(run) and its task_head"
         )
-    if known is not None and known.label_classes is not None:
+    if facts is not None and facts.label_classes is not None:
         raise UserError("export: the model reads labels of training nodes (label_inputs), which its inputs have not")
     plain = _plain(weights.restore_model(folder, model), folder)
     name = type(plain.model).__name__
-    weighted = _weighted(plain, known, folder) if edge_weight is None else edge_weight
-    standard = known is not None and known.scale.kind == "standard"
-    draw = functools.partial(_inputs, plain, widths, edge_weight=weighted, wide=standard)
+    has_weights = _had_weights(plain, facts, folder) if edge_weight is None else edge_weight
+    standard = facts is not None and facts.scale.kind == "standard"
+    draw = functools.partial(_inputs, plain, widths, edge_weight=has_weights, wide=standard)
     arguments, droppable = draw(), _OF_DATA if edge_weight else (*_OF_DATA, "edge_weight")
     with _quiet():
         try:
-            program, arguments = _exported(plain, arguments, droppable)
+            program, arguments = _trace(plain, arguments, droppable)
             content, call = write(program, arguments, _decisions(folder))
-            other = draw(num_nodes=2 * _NODES, num_edges=3 * _EDGES)
-            other = {key: other[key] for key in arguments}
-            result = call(other)
+            second_inputs = draw(num_nodes=2 * _NODES, num_edges=3 * _EDGES)
+            second_inputs = {key: second_inputs[key] for key in arguments}
+            result = call(second_inputs)
         except UserError:
             raise
         except Exception as error:
@@ -105,35 +105,35 @@ def _export(folder: Path, path: Path, model: nn.Module | ModelFactory | None, ed
                 f"export: model={name}: torch cannot export this model: {one_line(_cause(error))}: use gnnkit.load(run) or "
                 "gnnkit.predict(run)"
             ) from error
-    _compare(name, result, plain(**other))
+    _compare(name, result, plain(**second_inputs))
     write_atomically(path, content)
 
 
-def _weighted(plain: Plain, known: Inputs | None, folder: Path) -> bool:
+def _had_weights(plain: Plain, facts: Inputs | None, folder: Path) -> bool:
     """Returns whether the model may have read edge weights in training.
 
     Raises `UserError` if the folder does not record it.
     """
     if not plain.takes("edge_weight"):
         return False
-    if known is None or known.edge_weight is None:
+    if facts is None or facts.edge_weight is None:
         raise UserError(
             f"export: {folder / INPUTS} does not record whether training edges had weights: give edge_weight=True if "
             "they had, else edge_weight=False"
         )
-    return known.edge_weight
+    return facts.edge_weight
 
 
-def _exported(plain: Plain, arguments: dict[str, Tensor], droppable: Collection[str]) -> tuple[Any, dict[str, Tensor]]:
+def _trace(plain: Plain, arguments: dict[str, Tensor], droppable: Collection[str]) -> tuple[Any, dict[str, Tensor]]:
     """Returns the exported program and its arguments.
 
     Removes droppable edge values that the model does not read.
     """
     program = torch.export.export(plain, (), arguments, dynamic_shapes=_shapes(arguments))
     read = _inputs_of_outputs(program.graph)
-    needed = {name: value for name, value in arguments.items() if name not in droppable or name in read}
-    if len(needed) < len(arguments):
-        return _exported(plain, needed, droppable)
+    kept_arguments = {name: value for name, value in arguments.items() if name not in droppable or name in read}
+    if len(kept_arguments) < len(arguments):
+        return _trace(plain, kept_arguments, droppable)
     for node in list(program.graph.nodes):  # casts accept any dtype, but torch would reject all except one
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             program.graph.erase_node(node)
@@ -143,11 +143,11 @@ def _exported(plain: Plain, arguments: dict[str, Tensor], droppable: Collection[
 
 def _inputs_of_outputs(graph: Any) -> set[str]:
     """Returns the inputs whose values, not only sizes, reach an output."""
-    reached = {node for node in graph.nodes if node.op == "output"}
+    ancestors = {node for node in graph.nodes if node.op == "output"}
     for node in reversed(graph.nodes):
-        if node in reached and node.target is not torch.ops.aten.sym_size.int:
-            reached |= set(node.all_input_nodes)
-    return {str(node.target) for node in reached if node.op == "placeholder"}
+        if node in ancestors and node.target is not torch.ops.aten.sym_size.int:
+            ancestors |= set(node.all_input_nodes)
+    return {str(node.target) for node in ancestors if node.op == "placeholder"}
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -216,8 +216,8 @@ def _inputs(
 def _shapes(arguments: dict[str, Tensor]) -> dict[str, dict[int, Any]]:
     """Returns the dynamic dimensions by argument."""
     nodes, edges = torch.export.Dim("nodes"), torch.export.Dim("edges")
-    known = {"x": {0: nodes}, "edge_index": {1: edges}, "node_type": {0: nodes}}
-    return {name: known.get(name, {0: edges}) for name in arguments}
+    dims = {"x": {0: nodes}, "edge_index": {1: edges}, "node_type": {0: nodes}}
+    return {name: dims.get(name, {0: edges}) for name in arguments}
 
 
 _Run = Callable[[dict[str, Tensor]], Tensor]  # outputs from arguments by name
@@ -232,12 +232,12 @@ def _as_torch(program: Any, _: dict[str, Tensor], metadata: dict[str, str]) -> t
     return content, lambda arguments: again(**arguments)
 
 
-def _as_onnx(exported: Any, example: dict[str, Tensor], metadata: dict[str, str]) -> tuple[bytes, _Run]:
+def _as_onnx(exported_program: Any, example: dict[str, Tensor], metadata: dict[str, str]) -> tuple[bytes, _Run]:
     """Returns the bytes of an ONNX file, and a function that runs it."""
     import onnxruntime
 
     program = torch.onnx.export(
-        exported, dynamo=True, input_names=list(example), output_names=["logits"], verbose=False
+        exported_program, dynamo=True, input_names=list(example), output_names=["logits"], verbose=False
     )
     proto = program.model_proto  # type: ignore[union-attr]
     for key, value in metadata.items():
@@ -269,10 +269,10 @@ def _check_onnx() -> None:
             raise UserError(f"export: .onnx needs {name}: pip install gnnkit[onnx]") from error
 
 
-def _compare(name: str, computed: Tensor, expected: Tensor) -> None:
+def _compare(name: str, actual: Tensor, reference: Tensor) -> None:
     """Raises `UserError` if the file's outputs differ from the model's."""
-    largest = float(expected.detach().abs().max())
-    if not torch.allclose(computed.detach(), expected.detach(), rtol=0, atol=_TOLERANCE * max(largest, 1.0)):
+    largest = float(reference.detach().abs().max())
+    if not torch.allclose(actual.detach(), reference.detach(), rtol=0, atol=_TOLERANCE * max(largest, 1.0)):
         raise UserError(
             f"export: model={name} computes different values after export on a graph of another size: "
             "the export turned shapes or values of the first graph into constants"

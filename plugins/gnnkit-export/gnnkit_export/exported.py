@@ -26,23 +26,23 @@ class Plain(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, scaled: Callable[[Tensor], Tensor], in_unit: Callable[[Tensor], Tensor] = lambda x: x
+        self, model: nn.Module, scale: Callable[[Tensor], Tensor], in_unit: Callable[[Tensor], Tensor] = lambda x: x
     ) -> None:
         """Stores the model, in evaluation mode.
 
         Args:
             model: The module.
-            scaled: Converts raw rows to the rows that the model reads.
+            scale: Converts raw rows to the rows that the model reads.
             in_unit: Converts outputs to the labels' unit. Default: no conversion.
         """
         super().__init__()
-        self.model, self.scaled, self.in_unit = model.eval(), scaled, in_unit
+        self.model, self.scaled, self.in_unit = model.eval(), scale, in_unit
         self.dtype = dtype_of(model)
 
     def takes(self, name: str) -> bool:
         """Returns whether the model's `forward` has a parameter of this name."""
-        asked = inspect.signature(self.model.forward).parameters
-        return name in ("x", "edge_index") or name in asked
+        parameters = inspect.signature(self.model.forward).parameters
+        return name in ("x", "edge_index") or name in parameters
 
     def forward(  # torch.export generates wrong code for **kwargs
         self,
@@ -176,8 +176,8 @@ class TensorAdjacency(Adjacency):
         return scores if edge is None else scores + edge
 
     def softmax(self, scores: Tensor) -> Tensor:
-        held = torch.where(self._counts[:, None] > 0, scores, -torch.inf)
-        largest = _zeros(self.num_dst, scores).scatter_reduce(0, self._at(scores), held, "amax", include_self=False)
+        valid = torch.where(self._counts[:, None] > 0, scores, -torch.inf)
+        largest = _zeros(self.num_dst, scores).scatter_reduce(0, self._at(scores), valid, "amax", include_self=False)
         powers = torch.where(self._counts[:, None] > 0, (scores - largest[self._dst]).exp(), 0)
         return powers / self._sum(powers)[self._dst].clamp(min=torch.finfo(powers.dtype).tiny)
 
@@ -200,11 +200,11 @@ class TensorAdjacency(Adjacency):
         self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
     ) -> Tensor:
         types, count = (torch.zeros_like(self._src), 1) if self._relations is None else self._relations
-        src, dst, added = [self._src], [self._dst], attention.added
-        if added.inverse:
+        src, dst, extra = [self._src], [self._dst], attention.added
+        if extra.inverse:
             src, dst, types = [*src, self._dst], [*dst, self._src], torch.cat([types, types + count])
-        if added.loops:
-            last = torch.full_like(self.src_nodes, added.count(count) - 1)
+        if extra.loops:
+            last = torch.full_like(self.src_nodes, extra.count(count) - 1)
             src, dst, types = [*src, self.src_nodes], [*dst, self.src_nodes], torch.cat([types, last])
         edges = RelationEdges(torch.cat(src), torch.cat(dst), types)
         scores = attention.scores(x, x if y is None else y, cast("TypedEdges", edges))
@@ -235,16 +235,16 @@ class TensorAdjacency(Adjacency):
 
     @property
     def lacks_loop(self) -> Tensor:  # [num_dst] bool
-        looped = (self._src == self._dst).to(self._counts.dtype)[:, None]
-        return self._sum(looped)[:, 0] == 0
+        is_loop = (self._src == self._dst).to(self._counts.dtype)[:, None]
+        return self._sum(is_loop)[:, 0] == 0
 
     def _sum(self, rows: Tensor) -> Tensor:  # [num_edges, ...] -> [num_dst, ...]
         return _sum(rows, self._dst, self.num_dst)
 
     def _max(self, rows: Tensor) -> Tensor:  # [num_edges, ...] -> [num_dst, ...]
-        held = torch.where(self._as_rows(self._counts, rows) > 0, rows, -torch.inf)
+        masked_rows = torch.where(self._as_rows(self._counts, rows) > 0, rows, -torch.inf)
         least = _zeros(self.num_dst, rows) - torch.inf
-        largest = least.scatter_reduce(0, self._at(rows), held, "amax")
+        largest = least.scatter_reduce(0, self._at(rows), masked_rows, "amax")
         return torch.where(torch.isinf(largest), 0, largest)
 
     def _at(self, rows: Tensor) -> Tensor:

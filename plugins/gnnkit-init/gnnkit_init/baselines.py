@@ -34,8 +34,8 @@ def fits(graph: Graph) -> bool:
 
 def epoch_seconds(graph: Graph) -> float:
     """Estimates the seconds of an epoch, which adds trees, on a nominal machine."""
-    trained, width = int(np.count_nonzero(graph.split == Split.TRAIN)), min(2 * graph.features.shape[1], _COLUMNS)
-    numbers = width * (trained + _BINS * min(_LEAVES, trained // _LEAF + 1)) + _DEPTH * graph.num_nodes
+    num_training, width = int(np.count_nonzero(graph.split == Split.TRAIN)), min(2 * graph.features.shape[1], _COLUMNS)
+    numbers = width * (num_training + _BINS * min(_LEAVES, num_training // _LEAF + 1)) + _DEPTH * graph.num_nodes
     return float(graph.num_classes * _TREES * numbers * _SECONDS)
 
 
@@ -45,14 +45,14 @@ def measure(graph: Graph, task: NodeTask, outputs: Tensor, name: str) -> float |
     nodes = graph.labelled & (graph.split == SPLITS[split])
     if not nodes.any():
         return None
-    predicted, labels = outputs[torch.from_numpy(nodes)], torch.from_numpy(graph.labels[nodes])
+    predictions, labels = outputs[torch.from_numpy(nodes)], torch.from_numpy(graph.labels[nodes])
     if metric not in ("roc_auc", "average_precision"):
-        return task.figures(task.counts(predicted, labels))[metric]
+        return task.figures(task.counts(predictions, labels))[metric]
     if labels.ndim == 1:
         train = np.bincount(graph.labels[graph.labelled & (graph.split == Split.TRAIN)], minlength=2)
-        ranked = LabelFacts(shares=uneven_shares(train.tolist())).positive
-        predicted, labels = predicted[:, [ranked]] - predicted[:, [1 - ranked]], (labels == ranked)[:, None]
-    return mean_areas(predicted, labels).get(metric)
+        positive = LabelFacts(shares=uneven_shares(train.tolist())).positive
+        predictions, labels = predictions[:, [positive]] - predictions[:, [1 - positive]], (labels == positive)[:, None]
+    return mean_areas(predictions, labels).get(metric)
 
 
 def measure_constant(graph: Graph, task: NodeTask, name: str) -> float | None:

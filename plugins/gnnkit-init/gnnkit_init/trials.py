@@ -129,8 +129,8 @@ class Trial:
     @property
     def title(self) -> str:
         """The configuration in short form."""
-        name, *rest = (str(value) if key == "model" else f"{key.rpartition('.')[2]}={keys.plain(value)}" for key, value in self.keys.items())  # fmt: skip
-        return " ".join([name, *rest, *filter(None, [self.baseline])])
+        name, *overrides = (str(value) if key == "model" else f"{key.rpartition('.')[2]}={keys.plain(value)}" for key, value in self.keys.items())  # fmt: skip
+        return " ".join([name, *overrides, *filter(None, [self.baseline])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +156,14 @@ class Trials:
         return self._best_of("", NO_EDGES)
 
     def _best_of(self, *baselines: str) -> Trial | None:
-        scored = (one for one in self._ordered if one.score is not None and not one.remark.startswith(pruning.PRUNED))
-        return next((trial for trial in scored if trial.baseline in baselines), None)
+        ordered_trials = (t for t in self._ordered if t.score is not None and not t.remark.startswith(pruning.PRUNED))
+        return next((trial for trial in ordered_trials if trial.baseline in baselines), None)
 
-    def _gain(self, one: Trial, other: Trial) -> float:
-        """Returns how much better the score of `one` is."""
-        assert one.score is not None
-        assert other.score is not None
-        return (one.score - other.score) * (-1 if self.task.is_lower_better(self.figure) else 1)
+    def _gain(self, candidate: Trial, rival: Trial) -> float:
+        """Returns how much better the score of `candidate` is."""
+        assert candidate.score is not None
+        assert rival.score is not None
+        return (candidate.score - rival.score) * (-1 if self.task.is_lower_better(self.figure) else 1)
 
     def _noise(self, trial: Trial) -> float:
         """Returns the standard error of a score within [0, 1], 0 for errors."""
@@ -172,12 +172,12 @@ class Trials:
             return 0.0
         return math.sqrt(max(trial.score * (1 - trial.score), 0) / self.num_validated)
 
-    def _is_better(self, one: Trial, other: Trial) -> bool:
+    def _is_better(self, candidate: Trial, rival: Trial) -> bool:
         """Returns whether the gain exceeds `MIN_GAIN` and the noise, also by test."""
-        assert other.score is not None
-        held_back = (replace(trial, score=trial.test) for trial in (one, other))
-        is_lost = None not in (one.test, other.test) and self._gain(*held_back) < 0
-        return not is_lost and self._gain(one, other) > max(MIN_GAIN * abs(other.score), self._noise(other))
+        assert rival.score is not None
+        held_back = (replace(trial, score=trial.test) for trial in (candidate, rival))
+        is_lost = None not in (candidate.test, rival.test) and self._gain(*held_back) < 0
+        return not is_lost and self._gain(candidate, rival) > max(MIN_GAIN * abs(rival.score), self._noise(rival))
 
     @property
     def learned_nothing(self) -> str:
@@ -195,11 +195,11 @@ class Trials:
         alone, means, best = self._best_of(NO_EDGES, COLUMNS), self._best_of(MEANS, LABELS), self._best_of("")
         if alone is None or best is None:
             return self.learned_nothing
-        how = "" if alone.baseline == NO_EDGES else " by gradient boosting"
-        scores = f"{self.figure} {best.score:.4g} with edges, {alone.score:.4g} without{how}"
+        suffix = "" if alone.baseline == NO_EDGES else " by gradient boosting"
+        scores = f"{self.figure} {best.score:.4g} with edges, {alone.score:.4g} without{suffix}"
         scores += "" if means is None else f", {means.score:.4g} by gradient boosting {means.baseline}"
-        if why := self.learned_nothing:
-            return f"{why}. {scores}"
+        if reason := self.learned_nothing:
+            return f"{reason}. {scores}"
         if means is not None and self._is_better(means, alone) and self._is_better(means, best):
             return f"the graph helps, but gradient boosting more than a graph model: {scores}"
         if self._is_better(best, alone):
@@ -228,9 +228,9 @@ class Trials:
 
     def lines(self) -> list[str]:
         """Formats the trials as a table, best first, with the summary."""
-        judged = f"{self.figure.removeprefix('val_')} of each trial"
-        judged += ", as classes are uneven" if self.figure != self.task.progress else ""
-        lines = [f"{'val':>7} {'test':>7} {'epochs':>6} {'s':>6}  {judged}"]
+        criterion = f"{self.figure.removeprefix('val_')} of each trial"
+        criterion += ", as classes are uneven" if self.figure != self.task.progress else ""
+        lines = [f"{'val':>7} {'test':>7} {'epochs':>6} {'s':>6}  {criterion}"]
         for trial in self._ordered:
             numbers = " ".join(
                 "-".rjust(7) if value is None else f"{value:7.4f}" for value in (trial.score, trial.test)
@@ -261,48 +261,48 @@ class Trials:
         return f"best of {len(self.tried)} trials: {self.figure} {best.score:.4g}, {held_back}{cut}"
 
 
-def search(settings: Settings, graph: Graph, known: Keys, *, figure: str | None, both_directions: bool) -> Searched:
+def search(settings: Settings, graph: Graph, values: Keys, *, figure: str | None, both_directions: bool) -> Searched:
     """Trains several configurations, and returns the best.
 
     Takes the arguments of `compare`.
     """
-    tested = compare(settings, graph, known, figure=figure, both_directions=both_directions)
-    if (best := tested.best) is None:
-        return Searched(None, "", {}, tested.summary, tested.lines(), tested.table)
-    figures = {tested.figure: best.score, tested.held_back: best.test, "trials": len(tested.tried)}
-    return Searched(best.keys, tested.why_best(best), figures, tested.summary, tested.lines(), tested.table)
+    trials = compare(settings, graph, values, figure=figure, both_directions=both_directions)
+    if (best := trials.best) is None:
+        return Searched(None, "", {}, trials.summary, trials.lines(), trials.table)
+    figures = {trials.figure: best.score, trials.held_back: best.test, "trials": len(trials.tried)}
+    return Searched(best.keys, trials.why_best(best), figures, trials.summary, trials.lines(), trials.table)
 
 
 def compare(
-    settings: Settings, graph: Graph, known: Keys, *, figure: str | None = None, both_directions: bool = False
+    settings: Settings, graph: Graph, values: Keys, *, figure: str | None = None, both_directions: bool = False
 ) -> Trials:
     """Trains several configurations.
 
     Args:
         settings: The configuration of job=init.
         graph: The graph, with a split.
-        known: The choices that follow from the graph's properties, by key.
+        values: The choices that follow from the graph's properties, by key.
         figure: The validation metric that selects the best. If None, the task's.
         both_directions: Whether reverse edges may be added or left out.
     """
-    one_way = known.get("dataset.symmetrize") is True
+    one_way = values.get("dataset.symmetrize") is True
     graphs: dict[bool, Callable[[], Graph]] = {False: lambda: graph}
     if both_directions:
         graphs[True] = graph.symmetrize
-    fixed = {
+    base_keys = {
         key: value
-        for key, value in known.items()
+        for key, value in values.items()
         if key in ("inputs", "features.scale", "features.fill", "threads") or key.partition(".")[0] == "task"
     }
-    planned = candidates(graph, known.get("inputs", "features"), known["task"])
+    configs = candidates(graph, values.get("inputs", "features"), values["task"])
     if figure is not None:
-        planned = (planned[0], {**planned[0], "task.class_weights": "balanced"}, *planned[1:])
-    tested = run(settings, graphs, fixed, planned, one_way and both_directions, figure)
-    assert isinstance(tested.task, NodeTask), "trials support only tasks with labels"
-    rows = tested.task.read_rows(graph)
-    validated = int(np.count_nonzero(rows.labelled & (rows.split == Split.VAL)))
-    constant = baselines.measure_constant(rows, tested.task, tested.figure)
-    return replace(tested, constant=constant, num_validated=validated)
+        configs = (configs[0], {**configs[0], "task.class_weights": "balanced"}, *configs[1:])
+    trials = run(settings, graphs, base_keys, configs, one_way and both_directions, figure)
+    assert isinstance(trials.task, NodeTask), "trials support only tasks with labels"
+    rows = trials.task.read_rows(graph)
+    num_validated = int(np.count_nonzero(rows.labelled & (rows.split == Split.VAL)))
+    constant = baselines.measure_constant(rows, trials.task, trials.figure)
+    return replace(trials, constant=constant, num_validated=num_validated)
 
 
 def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> tuple[Keys, ...]:
@@ -319,23 +319,23 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
     unread = set() if from_columns else {"inputs", "label_inputs"}
     if task != "node_classification" or len(graph.schema.node_types) > 1:
         unread.add("label_inputs")
-    keys_to_try = tuple(one for one in keys_to_try if not unread & one.keys())
+    keys_to_try = tuple(config for config in keys_to_try if not unread & config.keys())
     if graph.edge_features is not None:
         keys_to_try = (keys_to_try[0], _GINE, *keys_to_try[1:])
     if _of_edges(task) and from_columns:  # an edge's label depends on who is at its ends
-        keys_to_try = (_LEARNED, *(one for one in keys_to_try if one is not _LEARNED))
+        keys_to_try = (_LEARNED, *(config for config in keys_to_try if config is not _LEARNED))
     if from_columns and (degree := _degree(graph)):
         keys_to_try = (keys_to_try[0], {**keys_to_try[0], **degree}, *keys_to_try[1:])
-    planned = _with_types(graph, from_columns, keys_to_try)
-    planned = _for_numbers(planned) if task.endswith("regression") else planned
+    configs = _with_types(graph, from_columns, keys_to_try)
+    configs = _for_numbers(configs) if task.endswith("regression") else configs
     first = {**_PLAIN, "types": "ignore"} if graph.schema.several else _PLAIN
-    return planned if graph.num_relations > 1 else (first, *planned)
+    return configs if graph.num_relations > 1 else (first, *configs)
 
 
-def _for_numbers(planned: tuple[Keys, ...]) -> tuple[Keys, ...]:
+def _for_numbers(configs: tuple[Keys, ...]) -> tuple[Keys, ...]:
     """Puts first the losses on numbers and their logarithms, without dropout."""
-    first, second = ({**candidate, "model.dropout": 0} for candidate in planned[:2])
-    return ({**first, **_ABSOLUTE}, {**first, **_LOGARITHM}, second, *planned)
+    first, second = ({**candidate, "model.dropout": 0} for candidate in configs[:2])
+    return ({**first, **_ABSOLUTE}, {**first, **_LOGARITHM}, second, *configs)
 
 
 def _of_edges(task: str) -> bool:
@@ -368,10 +368,10 @@ def _agree(graph: Graph) -> bool:
         return False
     labels = np.where(graph.split == Split.TRAIN, graph.labels, -1)
     ends = labels[graph.csc.indices], np.repeat(labels, np.diff(graph.csc.indptr))
-    joined = (ends[0] >= 0) & (ends[1] >= 0)
+    in_training = (ends[0] >= 0) & (ends[1] >= 0)
     sizes = np.bincount(labels[labels >= 0])
     chance = float(np.square(sizes / max(sizes.sum(), 1)).sum())
-    return bool(joined.any()) and float((ends[0] == ends[1])[joined].mean()) - chance > _AGREE * (1 - chance)
+    return bool(in_training.any()) and float((ends[0] == ends[1])[in_training].mean()) - chance > _AGREE * (1 - chance)
 
 
 def _with_types(graph: Graph, from_columns: bool, keys_to_try: tuple[Keys, ...]) -> tuple[Keys, ...]:
@@ -382,23 +382,23 @@ def _with_types(graph: Graph, from_columns: bool, keys_to_try: tuple[Keys, ...])
         by_type = ()
     elif has_few_rows(graph.features):
         first, by_type = (*by_type, _LEARNED), ()
-        keys_to_try = tuple(one for one in keys_to_try if one is not _LEARNED)
+        keys_to_try = tuple(config for config in keys_to_try if config is not _LEARNED)
     if not _agree(graph) and _has_classes(graph) and from_columns:
         keys_to_try = (*({**keys_to_try[0], **skip} for skip in _SKIPS), *keys_to_try)
     elif _agree(graph):
-        promising = [one for one in keys_to_try if one is _LEARNED or "label_inputs" in one]
-        keys_to_try = (*promising, *(one for one in keys_to_try if one not in promising))
-    planned = (*first, *relations, *by_type, *keys_to_try)
+        promising = [config for config in keys_to_try if config is _LEARNED or "label_inputs" in config]
+        keys_to_try = (*promising, *(config for config in keys_to_try if config not in promising))
+    configs = (*first, *relations, *by_type, *keys_to_try)
     if not graph.schema.several:
-        return planned
-    return tuple(one if "types" in one else {**one, "types": "ignore"} for one in planned)
+        return configs
+    return tuple(config if "types" in config else {**config, "types": "ignore"} for config in configs)
 
 
 def run(
     settings: Settings,
     graphs: Mapping[bool, Callable[[], Graph]],
-    fixed: Keys,
-    planned: tuple[Keys, ...],
+    base_keys: Keys,
+    configs: tuple[Keys, ...],
     usual: bool,
     figure: str | None = None,
 ) -> Trials:
@@ -413,51 +413,51 @@ def run(
     Args:
         settings: The configuration of job=init.
         graphs: Make the training graph with (True) and without reverse edges.
-        fixed: Keys of all trials.
-        planned: The configurations, in order, the first of which is followed by the
+        base_keys: Keys of all trials.
+        configs: The configurations, in order, the first of which is followed by the
             baselines. Those after the losses and class weights take the best of these.
         usual: Whether trials use reverse edges. If both graphs are available, the best
             configuration is also tried on the other one.
         figure: The validation metric that stops trials and selects the best. If None,
             the task's.
     """
-    allowed, tried = 60 * settings.job_keys.init.minutes, list[Trial]()
-    task: Task = _settings(settings, fixed, {}, MAX_EPOCHS).task.create()
+    budget, trials = 60 * settings.job_keys.init.minutes, list[Trial]()
+    task: Task = _settings(settings, base_keys, {}, MAX_EPOCHS).task.create()
     figure = figure or task.progress
-    fixed = {**fixed, "trainer.monitor": figure}
+    base_keys = {**base_keys, "trainer.monitor": figure}
     made_graphs = {usual: graphs[usual]()}
-    reads_columns = _of_edges(fixed["task"]) or fixed.get("inputs", "features") == "features"
-    to_compare = _baselines(made_graphs[usual], figure, fixed["task"]) if reads_columns else []
-    count, ended = len(planned) + len(to_compare) + ((not usual) in graphs), ""
+    reads_columns = _of_edges(base_keys["task"]) or base_keys.get("inputs", "features") == "features"
+    to_compare = _baselines(made_graphs[usual], figure, base_keys["task"]) if reads_columns else []
+    count, end_reason = len(configs) + len(to_compare) + ((not usual) in graphs), ""
 
     def so_far() -> Trials:
-        return Trials(task, figure, tuple(tried), count, ended)
+        return Trials(task, figure, tuple(trials), count, end_reason)
 
     def upcoming() -> Iterator[tuple[Keys, bool, str]]:
-        yield planned[0], usual, ""
+        yield configs[0], usual, ""
         yield from ((keys_of, usual, reads) for keys_of, reads in to_compare)
-        yield from ((_with_task(candidate, so_far().best_network), usual, "") for candidate in planned[1:])
+        yield from ((_with_task(candidate, so_far().best_network), usual, "") for candidate in configs[1:])
         best = so_far().best
         if (not usual) in graphs and best is not None:
             yield {**best.keys, "dataset.symmetrize": not usual}, not usual, best.baseline
 
     try:
-        for candidate, both, reads in upcoming():
-            spent = sum(trial.work for trial in tried)
-            if tried and tried[-1].work * _LEAST > allowed - spent:
-                ended = f"init.minutes={settings.job_keys.init.minutes:g} allows no more"
+        for candidate, symmetric, reads in upcoming():
+            used_work = sum(trial.work for trial in trials)
+            if trials and trials[-1].work * _LEAST > budget - used_work:
+                end_reason = f"init.minutes={settings.job_keys.init.minutes:g} allows no more"
                 break
-            if both not in made_graphs:
-                made_graphs[both] = graphs[both]()
-            work = max(min(allowed - spent, allowed * _MOST), _START)
-            last = _try(settings, made_graphs[both], figure, fixed, candidate, work, reads, tried)
-            tried.append(last)
+            if symmetric not in made_graphs:
+                made_graphs[symmetric] = graphs[symmetric]()
+            work = max(min(budget - used_work, budget * _MOST), _START)
+            last = _try(settings, made_graphs[symmetric], figure, base_keys, candidate, work, reads, trials)
+            trials.append(last)
             score = last.remark if last.score is None else f"{figure} {last.score:.4f}"
-            share = f"{min((spent + last.work) / allowed, 1):.0%} of the work of init.minutes"
-            say(f"[{len(tried)} of {count}] {last.title}: {score} in {last.seconds:.1f} s, {share}")
+            share = f"{min((used_work + last.work) / budget, 1):.0%} of the work of init.minutes"
+            say(f"[{len(trials)} of {count}] {last.title}: {score} in {last.seconds:.1f} s, {share}")
     except (KeyboardInterrupt, SystemExit):  # a second signal ends the process
-        ended = "interrupted, the best trial so far counts"
-        say(ended)
+        end_reason = "interrupted, the best trial so far counts"
+        say(end_reason)
     return so_far()
 
 
@@ -510,22 +510,22 @@ def _try(
     settings: Settings,
     graph: Graph,
     figure: str,
-    fixed: Keys,
-    tried: Keys,
+    base_keys: Keys,
+    config: Keys,
     work: float,
     reads: str,
     earlier: Sequence[Trial],
 ) -> Trial:
     """Trains one configuration with at most this work."""
-    begun = time.monotonic()
-    training_keys = {key: value for key, value in tried.items() if not key.startswith("dataset.")}
+    start = time.monotonic()
+    training_keys = {key: value for key, value in config.items() if not key.startswith("dataset.")}
     with tempfile.TemporaryDirectory(prefix="gnnkit-trial-") as folder, if_forced(lambda: shutil.rmtree(folder)):
         curve_file = Path(folder) / "curve.json"
         try:
-            seconds = _epoch(_settings(settings, fixed, training_keys, MAX_EPOCHS), graph)
+            seconds = _epoch(_settings(settings, base_keys, training_keys, MAX_EPOCHS), graph)
             share = 0.5 if reads in (COLUMNS, MEANS, LABELS) else 1.0  # boosting shall not crowd out graph models
             epochs = max(min(int((share * work - _START) / seconds), MAX_EPOCHS), 1)
-            trial_settings = _settings(settings, fixed, training_keys, epochs)
+            trial_settings = _settings(settings, base_keys, training_keys, epochs)
             if not reads and pruning.is_installed():
                 trial_settings = _with_pruner(trial_settings, figure, earlier, curve_file)
             order = Order(trial_settings, graph, folder=Path(folder) / "run")
@@ -533,16 +533,16 @@ def _try(
             log, patience = Path(folder) / "log", Patience.of(settings.timeout)
             figures = run_in_child(_figures, order, figure, log, always=True, patience=patience)
         except (UserError, RankError) as error:
-            what = "refused" if isinstance(error, UserError) else "failed"
-            remark = one_line(f"{what}: {error}")
-            return Trial(tried, None, None, None, 0, time.monotonic() - begun, remark, reads, work=_START)
+            outcome = "refused" if isinstance(error, UserError) else "failed"
+            remark = one_line(f"{outcome}: {error}")
+            return Trial(config, None, None, None, 0, time.monotonic() - start, remark, reads, work=_START)
         curve = read_json(curve_file) if curve_file.exists() else ()
-    stopped = figures["stopped"] or ""
-    remark = "ended by init.minutes" if not stopped and epochs < MAX_EPOCHS else ""
-    remark = stopped if stopped.startswith(pruning.PRUNED) else remark
-    scores, taken = (figures[figure], figures.get(LOSS), figures[_test_of(figure)]), time.monotonic() - begun
-    spent = _START + figures["epochs"] * seconds
-    return Trial(tried, *scores, figures["epochs"], taken, remark, reads, curve, spent)
+    stop_reason = figures["stopped"] or ""
+    remark = "ended by init.minutes" if not stop_reason and epochs < MAX_EPOCHS else ""
+    remark = stop_reason if stop_reason.startswith(pruning.PRUNED) else remark
+    scores, duration = (figures[figure], figures.get(LOSS), figures[_test_of(figure)]), time.monotonic() - start
+    used_work = _START + figures["epochs"] * seconds
+    return Trial(config, *scores, figures["epochs"], duration, remark, reads, curve, used_work)
 
 
 def _with_pruner(settings: Settings, figure: str, earlier: Sequence[Trial], file: Path) -> Settings:
@@ -553,7 +553,7 @@ def _with_pruner(settings: Settings, figure: str, earlier: Sequence[Trial], file
     return replace(settings, callback=(Choice("callback", "pruning", {}, pruner),))
 
 
-def _settings(settings: Settings, fixed: Keys, tried: Keys, epochs: int) -> Settings:
+def _settings(settings: Settings, base_keys: Keys, trial_keys: Keys, epochs: int) -> Settings:
     """Makes the settings of one trial."""
     values: dict[str, Any] = {
         "job": "train",
@@ -569,8 +569,8 @@ def _settings(settings: Settings, fixed: Keys, tried: Keys, epochs: int) -> Sett
         "trainer.progress_bar": False,
         **training(),
         "trainer.max_epochs": epochs,
-        **{key: value for key, value in fixed.items() if not (learns(tried) and key.startswith("features."))},
-        **tried,
+        **{key: value for key, value in base_keys.items() if not (learns(trial_keys) and key.startswith("features."))},
+        **trial_keys,
     }
     trial_settings = settle(config.compose([f"{key}={keys.plain(value)}" for key, value in values.items()]))
     return with_choice(trial_settings, Choice("dataset", "graph", {}))
@@ -585,9 +585,9 @@ def training() -> dict[str, Any]:
     }
 
 
-def learns(tried: Keys) -> bool:
+def learns(config: Keys) -> bool:
     """Returns whether a configuration ignores feature columns."""
-    return tried.get("inputs") == "learned"
+    return config.get("inputs") == "learned"
 
 
 def _figures(order: Order, figure: str, log: Path) -> dict[str, Any]:
@@ -598,5 +598,5 @@ def _figures(order: Order, figure: str, log: Path) -> dict[str, Any]:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
     result = dispatch.start(order)
-    wanted = (figure, LOSS, _test_of(figure), "epochs", "stopped")
-    return {name: result.get(name) for name in wanted}
+    names = (figure, LOSS, _test_of(figure), "epochs", "stopped")
+    return {name: result.get(name) for name in names}

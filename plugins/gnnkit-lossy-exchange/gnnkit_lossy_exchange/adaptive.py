@@ -61,13 +61,13 @@ class AdaptiveRows(Schedule):
         self._links: dict[tuple[bool, int], _PeerBlocks] = {}  # by direction and exchange number
 
     def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
-        others, place = transfer.others(), (transfer.backward, transfer.number)
+        peers, place = transfer.others(), (transfer.backward, transfer.number)
         if place not in self._links:
-            self._links[place] = _PeerBlocks.start(others, self.max_age)
+            self._links[place] = _PeerBlocks.start(peers, self.max_age)
         link = self._links[place]
-        goes = link.choose(others, self.variation, self.max_age)
-        comes = others.signal(goes)
-        link.take(others, goes, comes)
+        goes = link.choose(peers, self.variation, self.max_age)
+        comes = peers.signal(goes)
+        link.take(peers, goes, comes)
         return transfer.with_own(torch.cat(link.received))
 
     def state_dict(self) -> dict[str, Any]:
@@ -75,8 +75,8 @@ class AdaptiveRows(Schedule):
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         self._links = {
-            (backward, number): _PeerBlocks(_on(device, sent), _on(device, received), list(age))
-            for backward, number, sent, received, age in state["links"]
+            (backward, number): _PeerBlocks(_on(device, send_blocks), _on(device, recv_blocks), list(age))
+            for backward, number, send_blocks, recv_blocks, age in state["links"]
         }
 
 
@@ -92,8 +92,10 @@ class _PeerBlocks:
     def start(cls, transfer: Transfer, max_age: int) -> _PeerBlocks:
         """Creates zero blocks that are old enough to be sent."""
         shape = transfer.rows.shape[1:]
-        sent, received = ([transfer.rows.new_zeros(n, *shape) for n in c] for c in (transfer.send, transfer.recv))
-        return cls(sent, received, [max_age] * len(sent))
+        send_blocks, recv_blocks = (
+            [transfer.rows.new_zeros(n, *shape) for n in c] for c in (transfer.send, transfer.recv)
+        )
+        return cls(send_blocks, recv_blocks, [max_age] * len(send_blocks))
 
     def choose(self, transfer: Transfer, variation: float, max_age: int) -> list[bool]:
         """Returns for each peer whether to send its current block."""
@@ -103,24 +105,25 @@ class _PeerBlocks:
         small = (torch.stack(changes) <= variation * torch.stack(sizes)).tolist()  # false for non-finite numbers
         self.age = [age + 1 for age in self.age]
         return [
-            n > 0 and (age >= max_age or not same) for n, age, same in zip(transfer.send, self.age, small, strict=True)
+            n > 0 and (age >= max_age or not is_small)
+            for n, age, is_small in zip(transfer.send, self.age, small, strict=True)
         ]
 
     def take(self, transfer: Transfer, goes: list[bool], comes: list[bool]) -> None:
         """Exchanges the selected blocks. Collective."""
         blocks = torch.split(transfer.rows, list(transfer.send))
-        ids = None if transfer.ids is None else _some(torch.split(transfer.ids, list(transfer.send)), goes)
+        ids = None if transfer.ids is None else _concat(torch.split(transfer.ids, list(transfer.send)), goes)
         send = [n if flag else 0 for n, flag in zip(transfer.send, goes, strict=True)]
         recv = [n if flag else 0 for n, flag in zip(transfer.recv, comes, strict=True)]
-        arrived = torch.split(transfer.part(_some(blocks, goes), send, recv, ids).now(), recv)
-        for peer, (went, came) in enumerate(zip(goes, comes, strict=True)):
-            if went:
+        parts = torch.split(transfer.part(_concat(blocks, goes), send, recv, ids).now(), recv)
+        for peer, (is_sent, is_received) in enumerate(zip(goes, comes, strict=True)):
+            if is_sent:
                 self.sent[peer], self.age[peer] = blocks[peer].clone(), 0
-            if came:
-                self.received[peer] = arrived[peer].clone()
+            if is_received:
+                self.received[peer] = parts[peer].clone()
 
 
-def _some(blocks: Sequence[Tensor], flags: Sequence[bool]) -> Tensor:
+def _concat(blocks: Sequence[Tensor], flags: Sequence[bool]) -> Tensor:
     """Concatenates the flagged blocks."""
     return torch.cat([block if flag else block[:0] for block, flag in zip(blocks, flags, strict=True)])
 

@@ -67,13 +67,13 @@ class SampledRows(Schedule):
             )
 
     def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
-        others = transfer.others()
-        sent, sizes = self._places(others, others.send, forward, sends=True)
-        place, kept_counts = self._places(others, others.recv, forward, sends=False)
-        ids = None if others.ids is None else others.ids[sent]
-        received = others.part(others.rows[sent], sizes, kept_counts, ids).now()
-        rows = received.new_zeros((sum(others.recv), *received.shape[1:]))
-        rows[place] = received * self._scale(others.recv, kept_counts, received)
+        peers = transfer.others()
+        send_places, sizes = self._places(peers, peers.send, forward, sends=True)
+        place, kept_counts = self._places(peers, peers.recv, forward, sends=False)
+        ids = None if peers.ids is None else peers.ids[send_places]
+        recv_rows = peers.part(peers.rows[send_places], sizes, kept_counts, ids).now()
+        rows = recv_rows.new_zeros((sum(peers.recv), *recv_rows.shape[1:]))
+        rows[place] = recv_rows * self._scale(peers.recv, kept_counts, recv_rows)
         return transfer.with_own(rows)
 
     def _places(

@@ -26,7 +26,7 @@ Candidates = Mapping[str, PartitionSettings]
 Measured = dict[str, Quality]
 
 
-def compared() -> list[str]:
+def auto_names() -> list[str]:
     """Lists the partitioners that `partition=auto` compares, fastest first.
 
     A plugin takes part if it sets `Partitioner.auto_seconds`. Plugins that cannot be
@@ -54,37 +54,37 @@ def candidates(workers: int, names: Sequence[str], *, grids: bool) -> dict[str, 
     borders = _BORDERS[1:] if grids else _BORDERS[1:2]
     layouts |= {f"{name} {border}": replace(layouts[name], border=border) for border in borders for name in names}
     if grids:
-        seen = {_shapes("1d", workers, None)}
+        seen_shapes = {_shapes("1d", workers, None)}
         for spec in (*_GRIDS[1:], [1, 1, workers]):
             shapes = _shapes(spec, workers, None)
-            if shapes in seen:
+            if shapes in seen_shapes:
                 continue
-            seen.add(shapes)
+            seen_shapes.add(shapes)
             on_grid = names if shapes[0].num_cells > 1 else names[:1]  # a single cell makes all alike
             layouts |= {f"{name} {format_grid(spec)}": replace(layouts[name], grid=spec) for name in on_grid}
     return layouts
 
 
-def configured(settings: Settings, graph: Graph) -> Measured:
+def measure_configured(settings: Settings, graph: Graph) -> Measured:
     """Measures the configured layout, and its node assignment on every named grid.
 
     Grids that coincide are measured once. Names are values of `partition.grid`. Raises
     `UserError` if the configured layout is impossible, and omits other impossible ones.
     """
     section, workers, cutter = settings.partition, settings.workers, Cutter(graph, settings.workers)
-    measured = {CHOSEN: _measure(cutter, section)}
-    by_shapes = {_shapes(section.grid, workers, section.replication): measured[CHOSEN]}
+    measurements = {CHOSEN: _measure(cutter, section)}
+    by_shapes = {_shapes(section.grid, workers, section.replication): measurements[CHOSEN]}
     for spec in (*_GRIDS, [1, 1, workers]):
         replication = section.replication if spec == "1.5d" else None
         with suppress(UserError):  # the grid does not support this assignment of nodes or edges
             shapes = _shapes(spec, workers, replication)
             if shapes not in by_shapes:
                 by_shapes[shapes] = _measure(cutter, replace(section, grid=spec, replication=replication))
-            measured[format_grid(spec)] = by_shapes[shapes]
-    return measured
+            measurements[format_grid(spec)] = by_shapes[shapes]
+    return measurements
 
 
-def measure_candidates(settings: Settings, graph: Graph, named: Candidates) -> Measured:
+def measure_candidates(settings: Settings, graph: Graph, sections: Candidates) -> Measured:
     """Measures the candidates that may be best.
 
     Each partitioner that is not slow is measured in its first layout. Borders and grids
@@ -93,28 +93,28 @@ def measure_candidates(settings: Settings, graph: Graph, named: Candidates) -> M
     candidate is impossible.
 
     Args:
-        named: The candidates, simplest first.
+        sections: The candidates, simplest first.
     """
-    slow, cutter = slow_partitioners(named, graph.num_edges), Cutter(graph, settings.workers)
-    measured: Measured = {}
+    slow, cutter = slow_partitioners(sections, graph.num_edges), Cutter(graph, settings.workers)
+    measurements: Measured = {}
 
     def add(selects: Callable[[str, PartitionSettings], bool]) -> None:
-        for name, section in named.items():
-            if name not in measured and section.nodes.name not in slow and selects(name, section):
+        for name, section in sections.items():
+            if name not in measurements and section.nodes.name not in slow and selects(name, section):
                 progress(f"a look at {overrides(section)}")
                 try:
-                    measured[name] = _measure(cutter, section)
+                    measurements[name] = _measure(cutter, section)
                 except UserError:  # the grid does not support this node assignment
-                    if len(named) == 1:
+                    if len(sections) == 1:
                         raise
 
-    first = {section.nodes.name: name for name, section in reversed([*named.items()])}
+    first = {section.nodes.name: name for name, section in reversed([*sections.items()])}
     add(lambda name, _: name in first.values())
-    best = {named[name].nodes.name for name in _best_of(measured)}
+    best = {sections[name].nodes.name for name in _best_of(measurements)}
     border = BORDER_SECONDS * graph.num_edges / 1e6 <= PARTITIONING_BUDGET
     add(lambda _, section: section.nodes.name in best and (border or section.border == "none"))
     add(lambda _, section: make_grid(section.grid, settings.workers, section.replication).num_cells == 1)
-    return {name: measured[name] for name in named if name in measured}
+    return {name: measurements[name] for name in sections if name in measurements}
 
 
 def _best_of(qualities: Measured) -> set[str]:
@@ -141,21 +141,21 @@ def _measure(cutter: Cutter, section: PartitionSettings) -> Quality:
     return measure(cutter.graph, cutter.cut(section), threads=num_cores())
 
 
-def slow_partitioners(named: Candidates, num_edges: int) -> list[str]:
+def slow_partitioners(sections: Candidates, num_edges: int) -> list[str]:
     """Lists the partitioners that `partition=auto` skips for a large graph.
 
     The first one is always used. The next ones are used as long as their seconds add up
     to at most `PARTITIONING_BUDGET`.
 
     Args:
-        named: The candidates, those of the fastest partitioner first.
+        sections: The candidates, those of the fastest partitioner first.
         num_edges: Number of edges in the graph.
     """
-    seconds = {layout.nodes.name: layout.nodes.load().auto_seconds or 0.0 for layout in named.values()}
-    left, slow = PARTITIONING_BUDGET, list[str]()
+    seconds = {layout.nodes.name: layout.nodes.load().auto_seconds or 0.0 for layout in sections.values()}
+    budget, slow = PARTITIONING_BUDGET, list[str]()
     for name, of_a_million in list(seconds.items())[1:]:
-        left -= of_a_million * num_edges / 1e6
-        if left < 0:
+        budget -= of_a_million * num_edges / 1e6
+        if budget < 0:
             slow.append(name)
     return slow
 

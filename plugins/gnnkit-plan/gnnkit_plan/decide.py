@@ -34,8 +34,8 @@ from gnnkit.utils.documents import Json
 from gnnkit_plan.candidates import (
     CHOSEN,
     Candidates,
+    auto_names,
     candidates,
-    compared,
     measure_candidates,
     slow_partitioners,
     words_of,
@@ -62,10 +62,10 @@ def possible(settings: Settings) -> list[Settings]:
     """Lists the settings that `strategy=auto` may select."""
     if settings.strategy.name != AUTO:
         return [settings]
-    return [with_strategy(settings, FULL), _sampled(settings)]
+    return [with_strategy(settings, FULL), _with_sampling(settings)]
 
 
-def _sampled(settings: Settings) -> Settings:
+def _with_sampling(settings: Settings) -> Settings:
     """Selects the sampling strategy and a compatible partition."""
     keeps = settings.partition.nodes.name != AUTO and settings.partition.grid == "1d"
     return with_partition(with_strategy(settings, SAMPLED), settings.partition if keeps else _PLAINEST)
@@ -87,16 +87,16 @@ def decide(order: Order, meanwhile: Callable[[], None] = lambda: None) -> Settin
         order: The request, with the run folder.
         meanwhile: Called a few times a second.
     """
-    decided = _stored(order.settings)
-    if decided.auto_workers is not None:
-        decided = _with_workers(replace(order, settings=decided), meanwhile)
-    elif decided.is_open:
-        decided = _decide(replace(order, settings=decided), meanwhile).settings
-    write_configuration(order.run_folder, decided.composed)
-    return decided
+    settings = _apply_stored(order.settings)
+    if settings.auto_workers is not None:
+        settings = _with_workers(replace(order, settings=settings), meanwhile)
+    elif settings.is_open:
+        settings = _decide(replace(order, settings=settings), meanwhile).settings
+    write_configuration(order.run_folder, settings.composed)
+    return settings
 
 
-def _stored(settings: Settings) -> Settings:
+def _apply_stored(settings: Settings) -> Settings:
     """Applies the decision of the run that wrote the checkpoint, where it fits."""
     if settings.trainer.resume is None:
         return settings
@@ -114,8 +114,8 @@ def _stored(settings: Settings) -> Settings:
         keys = {key: layout[f"partition.{key}"] for key in ("grid", "replication", "border")}
         nodes = Choice("partition", layout["partition.nodes"], arguments)
         settings = with_partition(settings, PartitionSettings(nodes, **keys))
-    why = f"{_chosen(settings)}: as decided in the run of {settings.trainer.resume}"
-    return replace(settings, decided={"why": why, "layouts": {}})
+    reason = f"{_describe_keys(settings)}: as decided in the run of {settings.trainer.resume}"
+    return replace(settings, decided={"why": reason, "layouts": {}})
 
 
 def _with_workers(order: Order, meanwhile: Callable[[], None]) -> Settings:
@@ -127,24 +127,24 @@ def _with_workers(order: Order, meanwhile: Callable[[], None]) -> Settings:
     auto = settings.auto_workers
     assert auto is not None
     if order.graph is not None and order.graph.num_edges <= FEW_EDGES and auto.counts[0] == 1:
-        why = _few(order.graph.num_edges)
+        reason = _describe_few_edges(order.graph.num_edges)
         if order.graph.num_edges <= SMALL_EDGES and auto.threads == AUTO:
             order = replace(order, settings=replace(settings, auto_workers=replace(auto, threads=1)))
-            why += " or threads"
-        return _take_workers(order, 1, why, meanwhile)
+            reason += " or threads"
+        return _take_workers(order, 1, reason, meanwhile)
     if not can_try(order) or (settings.strategy.name != AUTO and not settings.create_strategy().reads.all_edges):
         return _take_workers(order, auto.usual, _UNKNOWN, meanwhile)
     best, least_seconds, slower = order.settings, float("inf"), ""
     for workers in auto.counts:
-        tried = _decide(replace(order, settings=with_workers(settings, workers)), meanwhile)
-        if tried.seconds is None:
+        decision = _decide(replace(order, settings=with_workers(settings, workers)), meanwhile)
+        if decision.seconds is None:
             return _take_workers(order, auto.usual, _UNKNOWN, meanwhile)
-        if least_seconds < GAIN * tried.seconds:
-            slower = f", workers={workers} {tried.seconds:.3g} s"
+        if least_seconds < GAIN * decision.seconds:
+            slower = f", workers={workers} {decision.seconds:.3g} s"
             break
-        best, least_seconds = tried.settings, tried.seconds
-        if workers == 1 and tried.num_edges <= FEW_EDGES:
-            slower = f"; {_few(tried.num_edges)}"
+        best, least_seconds = decision.settings, decision.seconds
+        if workers == 1 and decision.num_edges <= FEW_EDGES:
+            slower = f"; {_describe_few_edges(decision.num_edges)}"
             break
     return _with_reason(best, f"{least_seconds:.3g} s an epoch in a trial{slower}")
 
@@ -155,29 +155,29 @@ _UNKNOWN = (
 )
 
 
-def _few(edges: int) -> str:
+def _describe_few_edges(edges: int) -> str:
     return f"{edges:,} edges are too few for several workers"
 
 
-def _take_workers(order: Order, workers: int, why: str, meanwhile: Callable[[], None]) -> Settings:
+def _take_workers(order: Order, workers: int, reason: str, meanwhile: Callable[[], None]) -> Settings:
     """Sets the number of workers, and resolves the rest."""
     settings = replace(with_workers(order.settings, workers), auto_workers=None)
     if settings.is_open:
         settings = _decide(replace(order, settings=settings), meanwhile).settings
-    return _with_reason(settings, why)
+    return _with_reason(settings, reason)
 
 
-def _with_reason(settings: Settings, why: str) -> Settings:
+def _with_reason(settings: Settings, reason: str) -> Settings:
     """Prepends the reason for the number of workers."""
-    decided = settings.decided or {"layouts": {}}
-    reasons = [f"workers={settings.workers}: {why}", *decided.get("reasons", [])]
-    return replace(settings, auto_workers=None, decided={**decided, **_because(*reasons)})
+    decision = settings.decided or {"layouts": {}}
+    reasons = [f"workers={settings.workers}: {reason}", *decision.get("reasons", [])]
+    return replace(settings, auto_workers=None, decided={**decision, **_because(*reasons)})
 
 
 def _because(*reasons: str) -> Json:
     """Returns the leader's reasons, as entries of `Settings.decided`."""
-    chosen = [reason for reason in reasons if reason]
-    return {"reasons": chosen, "why": f"{_CHOSE}{'; '.join(chosen)}"}
+    nonempty = [reason for reason in reasons if reason]
+    return {"reasons": nonempty, "why": f"{_CHOSE}{'; '.join(nonempty)}"}
 
 
 def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
@@ -188,8 +188,8 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
     if not strategy.reads.all_edges or (settings.job.reads_checkpoint and settings.strategy.name != AUTO):
         return _Decision(_fewest_words(order, meanwhile))
     is_open = settings.partition.nodes.name == AUTO
-    named = candidates(settings.workers, compared(), grids=True) if is_open else {CHOSEN: settings.partition}
-    find = functools.partial(measure_candidates, named=named)
+    sections = candidates(settings.workers, auto_names(), grids=True) if is_open else {CHOSEN: settings.partition}
+    find = functools.partial(measure_candidates, sections=sections)
     layouts = compare_layouts(replace(order, settings=full), find, meanwhile)
     by_name, room = layouts.by_name, layouts.room
     if not can_try(order) or AUTO not in (settings.strategy.name, settings.partition.nodes.name):
@@ -197,16 +197,16 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
     figures = {name: layout.to_dict() for name, layout in by_name.items()}
     name = select_layout(by_name, room)
     if name is not None:
-        shown = {key: one for key, one in by_name.items() if one.trial is not None or key == name}
-        say("\n".join(table(shown, layouts.room)))
-        reasons = [why_layout(named, layouts, name)] if is_open else []
+        rows = {key: entry for key, entry in by_name.items() if entry.trial is not None or key == name}
+        say("\n".join(table(rows, layouts.room)))
+        reasons = [why_layout(sections, layouts, name)] if is_open else []
         if settings.strategy.name == AUTO:
             fits = f"ranks take {_memory(by_name[name], room)}"
             fits = fits if can_try(order) else f"memory is not measured for task={settings.task.name}"
             reasons = [f"strategy={FULL}, whose {fits}", *reasons]
-        decided = {**_because(*reasons), "layouts": figures, "chosen": name}
-        selected = replace(with_partition(full, named[name]), decided=decided)
-        return _Decision(selected, by_name[name].seconds, layouts.num_edges)
+        decision = {**_because(*reasons), "layouts": figures, "chosen": name}
+        resolution = replace(with_partition(full, sections[name]), decided=decision)
+        return _Decision(resolution, by_name[name].seconds, layouts.num_edges)
     needs = (
         f"{_memory(min(by_name.values(), key=room.needed), room)}, and a layout may fill {MEMORY_SHARE:.0%} of these"
     )
@@ -215,8 +215,8 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
             f"partition=auto: no layout of strategy={full.strategy.name} fits: the ranks would take {needs}: choose "
             f"strategy={SAMPLED}, or more hosts"
         )
-    why = f"strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
-    return _Decision(replace(_sampled(settings), decided={**_because(why), "layouts": figures}))
+    reason = f"strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
+    return _Decision(replace(_with_sampling(settings), decided={**_because(reason), "layouts": figures}))
 
 
 def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
@@ -225,47 +225,47 @@ def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
     Arguments as in `decide`.
     """
     settings = order.settings
-    named = candidates(settings.workers, compared(), grids=False)
+    sections = candidates(settings.workers, auto_names(), grids=False)
     patience = Patience.of(settings.timeout)
-    words = run_in_child(_words, order, named, patience=patience, meanwhile=meanwhile)
+    words = run_in_child(_words, order, sections, patience=patience, meanwhile=meanwhile)
     name = min(words, key=words.__getitem__)
-    why = (
-        f"{overrides(named[name])}: the busiest rank reads {words[name]:,.0f} nodes of other ranks, "
+    reason = (
+        f"{overrides(sections[name])}: the busiest rank reads {words[name]:,.0f} nodes of other ranks, "
         f"fewest of {len(words)} layouts on one column"
     )
-    return replace(with_partition(settings, named[name]), decided={**_because(why), "layouts": {}})
+    return replace(with_partition(settings, sections[name]), decided={**_because(reason), "layouts": {}})
 
 
-def _words(order: Order, named: Candidates) -> dict[str, float]:
+def _words(order: Order, sections: Candidates) -> dict[str, float]:
     settings = order.settings
     graph = load(settings, order.graph)
     if order.source.trains and not settings.job.reads_checkpoint:
         graph, _ = read(settings, graph, relational=order.source.reads_relations, rule=sampling_rule(settings))
-    return {name: words_of(quality) for name, quality in measure_candidates(settings, graph, named).items()}
+    return {name: words_of(quality) for name, quality in measure_candidates(settings, graph, sections).items()}
 
 
-def why_layout(named: Candidates, layouts: Layouts, name: str) -> str:
+def why_layout(sections: Candidates, layouts: Layouts, name: str) -> str:
     """Describes the choice of a layout in a line that begins with its overrides.
 
     Args:
-        named: The candidates.
+        sections: The candidates.
         layouts: The compared candidates.
         name: The choice.
     """
     layout, by_name = layouts.by_name[name], layouts.by_name
-    text = f"{overrides(named[name])}: "
+    text = f"{overrides(sections[name])}: "
     if layout.seconds is None:
         return f"{text}the busiest rank receives {layout.words['max']:,} words in a step, the fewest that fit"
-    tried = sum(one.trial is not None for one in by_name.values())
-    text += f"{layout.seconds:.3g} s an epoch in a trial, {tried} of {len(by_name)} counted layouts tried"
-    slow = slow_partitioners(named, layouts.num_edges)
+    num_tried = sum(entry.trial is not None for entry in by_name.values())
+    text += f"{layout.seconds:.3g} s an epoch in a trial, {num_tried} of {len(by_name)} counted layouts tried"
+    slow = slow_partitioners(sections, layouts.num_edges)
     return f"{text}; {' and '.join(slow)} would take long, try partition={slow[0]} for many epochs" if slow else text
 
 
 def _memory(layout: LayoutFigures, room: Room) -> str:
-    needed, size = room.needed(layout), room.size
-    return f"{needed:,.0f} bytes ({needed / 2**30:.2f} GiB) of {size:,.0f} available ({size / 2**30:.2f} GiB)"
+    demand, size = room.needed(layout), room.size
+    return f"{demand:,.0f} bytes ({demand / 2**30:.2f} GiB) of {size:,.0f} available ({size / 2**30:.2f} GiB)"
 
 
-def _chosen(settings: Settings) -> str:
+def _describe_keys(settings: Settings) -> str:
     return f"strategy={settings.strategy.name} {overrides(settings.partition)}"

@@ -24,16 +24,16 @@ _NUMBERS = 1 << 22  # dense numbers at once
 
 def has_few_rows(features: Features) -> bool:
     """Returns whether the distinct rows are fewer than `FEW_ROWS` of the nodes."""
-    seen: set[bytes] = set()
+    unique_rows: set[bytes] = set()
     step = rows_at_once(features.shape[1])
     for start in range(0, len(features), step):
-        seen.update(row.tobytes() for row in np.asarray(features[start : start + step]))
-        if len(seen) > max(FEW_ROWS * len(features), 1):
+        unique_rows.update(row.tobytes() for row in np.asarray(features[start : start + step]))
+        if len(unique_rows) > max(FEW_ROWS * len(features), 1):
             return False
     return True
 
 
-def describe_leaks(graph: Graph, ignored: Sequence[str] | None = ()) -> str:
+def describe_leaks(graph: Graph, ignore: Sequence[str] | None = ()) -> str:
     """Describes the columns that alone determine the class, or returns "".
 
     Such a column of nodes, or of edges for the class of one end, has at most
@@ -43,35 +43,35 @@ def describe_leaks(graph: Graph, ignored: Sequence[str] | None = ()) -> str:
 
     Args:
         graph: The graph, with a split.
-        ignored: The value of `dataset.ignore`. If None, the data set has no such key.
+        ignore: The value of `dataset.ignore`. If None, the data set has no such key.
     """
     if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
         return ""
-    trained = graph.labelled & (graph.split == Split.TRAIN)
-    sizes = np.sort(np.bincount(graph.labels[trained], minlength=2))
+    in_training = graph.labelled & (graph.split == Split.TRAIN)
+    sizes = np.sort(np.bincount(graph.labels[in_training], minlength=2))
     if sizes[-2] < LEAST_NODES or np.count_nonzero(sizes) > MOST_VALUES:
         return ""
-    rows = np.flatnonzero(trained)
-    lines = [_describe(list(dict.fromkeys(_names(NumericTable.of_nodes(graph), rows, graph.labels[rows]))), ignored)]
+    rows = np.flatnonzero(in_training)
+    lines = [_describe(list(dict.fromkeys(_names(NumericTable.of_nodes(graph), rows, graph.labels[rows]))), ignore)]
     if (of_edges := NumericTable.of_edges(graph)) is not None:
         destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
         for end, nodes in (("source", graph.csc.indices), ("destination", destinations)):
-            rows = np.flatnonzero(trained[nodes])
+            rows = np.flatnonzero(in_training[nodes])
             rows = rows[:: 1 + of_edges.width * len(rows) // _NUMBERS]
             names = _names(of_edges, rows, graph.labels[nodes[rows]]) if len(rows) else ()
-            lines.append(_describe(list(dict.fromkeys(names)), ignored, f" of an edge's {end}"))
+            lines.append(_describe(list(dict.fromkeys(names)), ignore, f" of an edge's {end}"))
     return "; ".join(filter(None, lines))
 
 
-def _describe(leaks: Sequence[str], ignored: Sequence[str] | None, nodes: str = "") -> str:
+def _describe(leaks: Sequence[str], ignore: Sequence[str] | None, nodes: str = "") -> str:
     """Describes columns that determine the label, with the remedy."""
     if not leaks:
         return ""
-    many = len(leaks) > 1
-    subject = f"each of the columns {shown_names(leaks)}" if many else f"column {leaks[0]}"
-    known, it = ("they are", "them") if many else ("it is", "it")
-    cure = f"leave {it} out" if ignored is None or leaks[0].isdecimal() else f"use {ignore_key([*ignored, *leaks])}"
-    return f"{subject} alone determines the label{nodes}: unless {known} known when you predict, {cure}"
+    is_plural = len(leaks) > 1
+    subject = f"each of the columns {shown_names(leaks)}" if is_plural else f"column {leaks[0]}"
+    predicate, it = ("they are", "them") if is_plural else ("it is", "it")
+    cure = f"leave {it} out" if ignore is None or leaks[0].isdecimal() else f"use {ignore_key([*ignore, *leaks])}"
+    return f"{subject} alone determines the label{nodes}: unless {predicate} known when you predict, {cure}"
 
 
 def _names(table: NumericTable, rows: Ids, classes: Ids) -> Iterator[str]:
@@ -80,17 +80,17 @@ def _names(table: NumericTable, rows: Ids, classes: Ids) -> Iterator[str]:
     texts = np.array(table.category_of or ("",) * width)
     names = table.names or tuple(map(str, range(width)))
     for text in dict.fromkeys(filter(None, texts.tolist())):
-        encoded = _dense(features, rows, np.flatnonzero(texts == text))
-        value = np.where(encoded.any(1), 1 + encoded.argmax(1), 0)
+        one_hot = _dense(features, rows, np.flatnonzero(texts == text))
+        value = np.where(one_hot.any(1), 1 + one_hot.argmax(1), 0)
         if _determine(value[:, None], classes).any():
             yield text
     order = np.argsort(classes, kind="stable")
     place = np.arange(len(rows)) - np.searchsorted(classes[order], classes[order])  # within the class
-    screened = order[place < _SCREENED]
+    sample = order[place < _SCREENED]
     for start in range(0, width, _BLOCK):
         block = np.arange(start, min(start + _BLOCK, width))
         block = block[texts[block] == ""]
-        block = block[_agree(_dense(features, rows[screened], block), classes[screened])]
+        block = block[_agree(_dense(features, rows[sample], block), classes[sample])]
         block = block[_determine(_dense(features, rows, block), classes)]
         yield from (names[column] for column in block)
 
@@ -101,31 +101,31 @@ def _dense(features: Features, rows: Ids, columns: Ids) -> Array:  # [len(rows),
         return np.asarray(features[np.ix_(rows, columns)])
     if not isinstance(features, SparseFeatures):
         return np.asarray(features[:, columns])[rows]
-    some, number = features[rows], np.full(features.shape[1], -1)
+    subset, number = features[rows], np.full(features.shape[1], -1)
     number[columns] = np.arange(len(columns))
-    row, column = np.repeat(np.arange(len(rows)), np.diff(some.csr.indptr)), number[some.csr.indices]
-    chosen = column >= 0
+    row, column = np.repeat(np.arange(len(rows)), np.diff(subset.csr.indptr)), number[subset.csr.indices]
+    is_wanted = column >= 0
     dense = np.zeros((len(rows), len(columns)), features.dtype)
-    dense[row[chosen], column[chosen]] = some.values[chosen]
+    dense[row[is_wanted], column[is_wanted]] = subset.values[is_wanted]
     return dense
 
 
 def _agree(values: Array, classes: Ids) -> npt.NDArray[np.bool_]:  # [width]
     """Marks the columns of [n, width] in which equal values have equal classes."""
     order = np.argsort(values, axis=0)
-    ordered, same = np.take_along_axis(values, order, 0), classes[order]
-    agreed: npt.NDArray[np.bool_] = ~((ordered[1:] == ordered[:-1]) & (same[1:] != same[:-1])).any(0)
-    return agreed
+    values, classes = np.take_along_axis(values, order, 0), classes[order]
+    agreement: npt.NDArray[np.bool_] = ~((values[1:] == values[:-1]) & (classes[1:] != classes[:-1])).any(0)
+    return agreement
 
 
 def _determine(values: Array, classes: Ids) -> npt.NDArray[np.bool_]:  # [width]
     """Marks columns of few values that determine `_AGREEMENT` of each class."""
     counts = 1 + np.count_nonzero(np.diff(np.sort(values, axis=0), axis=0), axis=0)
-    few: npt.NDArray[np.bool_] = counts <= min(MOST_VALUES, len(values) // LEAST_NODES)
-    for column in np.flatnonzero(few):
+    mask: npt.NDArray[np.bool_] = counts <= min(MOST_VALUES, len(values) // LEAST_NODES)
+    for column in np.flatnonzero(mask):
         value = np.unique(values[:, column], return_inverse=True)[1]
         pairs = np.zeros((value.max() + 1, classes.max() + 1), np.int64)
         np.add.at(pairs, (value, classes), 1)
-        predicted = pairs * (pairs == pairs.max(1, keepdims=True))
-        few[column] = (predicted.sum(0) >= _AGREEMENT * pairs.sum(0)).all()
-    return few
+        largest = pairs * (pairs == pairs.max(1, keepdims=True))
+        mask[column] = (largest.sum(0) >= _AGREEMENT * pairs.sum(0)).all()
+    return mask

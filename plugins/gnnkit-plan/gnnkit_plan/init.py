@@ -88,12 +88,12 @@ def init(order: Order) -> Result:
 
     Raises `UserError` for a graph from Python, because a file cannot name it.
     """
-    settings, named = order.settings, order.named_folder
-    if named is None:
+    settings, output = order.settings, order.named_folder
+    if output is None:
         raise UserError("job=init needs output=FOLDER, a new folder for a configuration and a script")
     if order.graph is not None:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
-    folder = local_path("output", named).absolute()
+    folder = local_path("output", output).absolute()
     _check_new(folder, settings.on_exists)
     with warnings_in_lines(settings.dataset.name):
         advice = settings.dataset.create().advise(settings.job_keys.init.minutes, settings.seed)
@@ -101,10 +101,10 @@ def init(order: Order) -> Result:
     if advice.missing:
         _write_advised(folder, advice)
         raise UserError(f"{advice.missing} (written: {', '.join(str(folder / name) for name in advice.files)})")
-    from_user = [*_advised(advice, folder), *_named_choices(order)]
-    choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings, advice.graph)), from_user)
+    from_user = [*_advised_choices(advice, folder), *_named_choices(order)]
+    choices, trials = by_evidence(*_with_node_types(*_without_unfit(settings, advice.graph)), from_user)
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
-    script = _write(folder, choices, tested, command)
+    script = _write(folder, choices, trials, command)
     _write_advised(folder, advice)
     figures: dict[str, Any] = {choice.key: choice.value for choice in choices}
     lines = [
@@ -112,9 +112,9 @@ def init(order: Order) -> Result:
         for choice in choices
         if choice.key in ("task", "model")
     ]
-    if tested is not None:
-        figures |= tested.figures
-        lines = [*tested.summary, *lines]
+    if trials is not None:
+        figures |= trials.figures
+        lines = [*trials.summary, *lines]
     ways = [
         f"a reason for each key  {folder / 'experiment' / NAME}.yaml",
         f"train by the command   {command}",
@@ -125,7 +125,7 @@ def init(order: Order) -> Result:
     return result
 
 
-def _advised(advice: Advice, folder: Path) -> list[KeyChoice]:
+def _advised_choices(advice: Advice, folder: Path) -> list[KeyChoice]:
     """Returns the data set's keys, with the paths of its files."""
     values = {name: str(folder / name) for name in advice.files}
     return [KeyChoice(key, values.get(str(value), value), why) for key, (value, why) in advice.keys.items()]
@@ -139,26 +139,26 @@ def _write_advised(folder: Path, advice: Advice) -> None:
 
 def _named_choices(order: Order) -> list[KeyChoice]:
     """Returns the keys that the user has chosen instead of job=init."""
-    composed, choices = order.settings.composed, dict[str, KeyChoice]()
+    config, choices = order.settings.composed, dict[str, KeyChoice]()
     for key in map(key_of, order.overrides):
         if key.partition(".")[0] in INIT_CHOICES:
-            value: Any = composed
+            value: Any = config
             for part in key.split("."):
                 value = value[part]
             choices[key] = KeyChoice(key, value["name"] if key == "task" else value, "as you chose")
     return list(choices.values())
 
 
-def _without_unfit(settings: Settings, loaded: Graph | None = None) -> tuple[Settings, Graph]:
+def _without_unfit(settings: Settings, loaded_graph: Graph | None = None) -> tuple[Settings, Graph]:
     """Loads the graph, without the columns that cannot be used.
 
     Raises `UserError` if one of them holds the edges' weights.
 
     Args:
-        loaded: The graph, if the data set has returned it with its advice.
+        loaded_graph: The graph, if the data set has returned it with its advice.
     """
     try:
-        graph = with_names(settings, loaded)
+        graph = with_names(settings, loaded_graph)
         check_texts(graph, "one_hot", ignored_columns(settings))
         check_ids(graph, ignored_columns(settings))
     except UserError as error:
@@ -166,34 +166,34 @@ def _without_unfit(settings: Settings, loaded: Graph | None = None) -> tuple[Set
         if unfit is None or unfit.ignored is None or "weight" in unfit.names:
             raise
         say(f"left out by dataset.ignore: {unfit.reasons}")
-        chosen = settings.dataset
-        arguments = {**chosen.arguments, "ignore": list(dict.fromkeys([*unfit.ignored, *unfit.names]))}
-        return _without_unfit(with_choice(settings, replace(chosen, arguments=arguments)))
+        dataset = settings.dataset
+        arguments = {**dataset.arguments, "ignore": list(dict.fromkeys([*unfit.ignored, *unfit.names]))}
+        return _without_unfit(with_choice(settings, replace(dataset, arguments=arguments)))
     return settings, graph
 
 
 def _with_node_types(settings: Settings, graph: Graph) -> tuple[Settings, Graph]:
     """Reads an edge table with disjoint ends, and nothing else, as two node types."""
-    chosen = settings.dataset
-    is_open = "bipartite" in _usual(settings) and chosen.arguments.get("bipartite") is None
+    dataset = settings.dataset
+    is_open = "bipartite" in _usual(settings) and dataset.arguments.get("bipartite") is None
     if not is_open or graph.relations or graph.features.shape[1] or graph.labelled.any():
         return settings, graph
     sources, destinations = np.unique(graph.csc.indices), np.flatnonzero(np.diff(graph.csc.indptr))
     if min(len(sources), len(destinations)) < 2 or np.isin(sources, destinations).any():
         return settings, graph
-    settings = with_choice(settings, replace(chosen, arguments={**chosen.arguments, "bipartite": True}))
+    settings = with_choice(settings, replace(dataset, arguments={**dataset.arguments, "bipartite": True}))
     return settings, with_names(settings)
 
 
 def recommended(graph: Graph) -> dict[str, Any]:
     """Returns the keys for recommending items to users. Empty for other graphs."""
-    if _ranked(graph) is None:
+    if _ranked_relation(graph) is None:
         return {}
     choices = [*_recommend(graph), *_strategy(graph), *_inputs(graph), *_trainer(graph, {"task": "link_prediction"})]
     return {choice.key: choice.value for choice in choices}
 
 
-def _ranked(graph: Graph) -> Relation | None:
+def _ranked_relation(graph: Graph) -> Relation | None:
     """Returns the relation that joins two node types, in a graph without labels.
 
     None if there are several, other than reverse relations as PyG names them.
@@ -224,23 +224,23 @@ def _check_new(folder: Path, on_exists: str) -> None:
         raise UserError(f"output={folder}: cannot make the folder: {error.strerror}: name a new one{cure}") from error
 
 
-def _write(folder: Path, choices: list[KeyChoice], tested: Searched | None, command: str) -> Path:
+def _write(folder: Path, choices: list[KeyChoice], trials: Searched | None, command: str) -> Path:
     """Writes all files, and returns the path of the script.
 
     Args:
         folder: The new folder.
         choices: The content.
-        tested: The trials, if any.
+        trials: The trials, if any.
         command: Trains with the experiment.
     """
     try:
         (folder / "experiment").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"output={folder}: cannot make the folder: {error.strerror}") from error
-    (folder / "experiment" / f"{NAME}.yaml").write_text(_as_yaml(choices, tested, command), encoding="utf-8")
+    (folder / "experiment" / f"{NAME}.yaml").write_text(_as_yaml(choices, trials, command), encoding="utf-8")
     (folder / TRIALS_FILE).unlink(missing_ok=True)  # an earlier one
-    if tested is not None:
-        write_atomically(folder / TRIALS_FILE, tested.table)
+    if trials is not None:
+        write_atomically(folder / TRIALS_FILE, trials.table)
     script = folder / _SCRIPT_FILE
     script.write_text(_as_script(choices), encoding="utf-8")
     return script
@@ -251,54 +251,54 @@ def by_evidence(
 ) -> tuple[list[KeyChoice], Searched | None]:
     """Returns the choices for the graph, and the trials that selected the model."""
     choices = list(choose(settings, graph, from_user))
-    known, graph = {choice.key: choice.value for choice in choices}, _with_split(settings, graph)
+    values, graph = {choice.key: choice.value for choice in choices}, _with_split(settings, graph)
     if leaks := describe_leaks(graph, ignored_columns(settings)):
         say(leaks)
-    rows = _rows(graph, known)
-    if why := _why_no_trials(settings, rows, known, {choice.key for choice in from_user}):
-        say(f"no {'further ' if 'model' in {choice.key for choice in from_user} else ''}trials: {why}")
+    rows = _rows(graph, values)
+    if reason := _why_no_trials(settings, rows, values, {choice.key for choice in from_user}):
+        say(f"no {'further ' if 'model' in {choice.key for choice in from_user} else ''}trials: {reason}")
         return choices, None
-    both = both_ways(graph.csc) < _UNDIRECTED and _may_symmetrize(settings, graph)
+    both_directions = both_ways(graph.csc) < _UNDIRECTED and _may_symmetrize(settings, graph)
     search = plugins.load(SEARCH, "trials")
-    figure = _figure(rows, known["task"])
-    tested: Searched = search(settings, graph, known, figure=figure, both_directions=both)
-    return choices if tested.best is None else _replace_model(choices, tested.best, tested.why), tested
+    figure = _figure(rows, values["task"])
+    trials: Searched = search(settings, graph, values, figure=figure, both_directions=both_directions)
+    return choices if trials.best is None else _replace_model(choices, trials.best, trials.why), trials
 
 
-def _why_no_trials(settings: Settings, rows: Graph, known: Mapping[str, Any], advised: Set[str]) -> str:
+def _why_no_trials(settings: Settings, rows: Graph, values: Mapping[str, Any], user_keys: Set[str]) -> str:
     """Returns why no trials are run, or "" if they are.
 
     Args:
         settings: The configuration.
         rows: The labelled rows, from `_rows`.
-        known: The choices so far.
-        advised: Keys from the data set or the user.
+        values: The choices so far.
+        user_keys: Keys from the data set or the user.
     """
     package = plugins.PACKAGES[SEARCH]["trials"]
     missing = f"they need the package {package}: pip install {package}"
     reasons = {
-        f"dataset={settings.dataset.name} determines the model": "model" in advised,
+        f"dataset={settings.dataset.name} determines the model": "model" in user_keys,
         "init.minutes=0": not settings.job_keys.init.minutes,
         f"{missing}: the default keys are written": "trials" not in plugins.names(SEARCH),
         "the graph is large, and a trial would take too long: the default keys are written": (
-            known["strategy"] != "vertex_centric"
+            values["strategy"] != "vertex_centric"
         ),
         "trials support only tasks with labels: the default keys are written": (
-            not issubclass(plugins.load("task", known["task"]), NodeTask)
+            not issubclass(plugins.load("task", values["task"]), NodeTask)
         ),
         "nothing is held out for validation: the default keys are written": (
-            not ((rows.split == Split.VAL).any() or "dataset.split" in known)
+            not ((rows.split == Split.VAL).any() or "dataset.split" in values)
         ),
     }
-    return next((why for why, applies in reasons.items() if applies), "")
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
-def _rows(graph: Graph, known: Mapping[str, Any]) -> Graph:
+def _rows(graph: Graph, values: Mapping[str, Any]) -> Graph:
     """Returns the labelled rows of the chosen task as nodes, or the graph if none."""
-    task = plugins.load("task", known["task"])
+    task = plugins.load("task", values["task"])
     if task.labels_nodes:
         return graph
-    rows: Graph = task(**{key[5:]: value for key, value in known.items() if key.startswith("task.")}).read_rows(graph)
+    rows: Graph = task(**{key[5:]: value for key, value in values.items() if key.startswith("task.")}).read_rows(graph)
     return rows
 
 
@@ -341,13 +341,17 @@ def _figure(graph: Graph, task: str) -> str | None:
     return MACRO if uneven else None
 
 
-def _replace_model(choices: list[KeyChoice], best: Mapping[str, Any], why: str) -> list[KeyChoice]:
+def _replace_model(choices: list[KeyChoice], best: Mapping[str, Any], cause: str) -> list[KeyChoice]:
     """Replaces choices by the keys of the best trial."""
     unread = ("model", "features.") if best.get("inputs") == "learned" else ("model",)
     by_key = {choice.key: choice for choice in choices if not choice.key.startswith(unread)}
     for key, value in best.items():
         reason = (
-            why if key == "model" else by_key[key].why if key in by_key and by_key[key].value == value else "by trials"
+            cause
+            if key == "model"
+            else by_key[key].why
+            if key in by_key and by_key[key].value == value
+            else "by trials"
         )
         reason = _LEARNED if (key, value) == ("inputs", "learned") and reason == "by trials" else reason
         reason = {"label_inputs": _LABELS, "features.degree": _DEGREE, "model.skip": _SKIP}.get(key, reason)
@@ -391,23 +395,23 @@ def _choose(settings: Settings, graph: Graph, from_user: Sequence[KeyChoice]) ->
 
 def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     """Yields the data set with its non-default and missing keys."""
-    chosen, usual = settings.dataset, _usual(settings)
+    dataset, usual = settings.dataset, _usual(settings)
     size = f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} columns of features"
-    yield KeyChoice("dataset", chosen.name, size)
-    for key, value in chosen.arguments.items():
+    yield KeyChoice("dataset", dataset.name, size)
+    for key, value in dataset.arguments.items():
         if key not in plugins.TASK_KEYS and (key not in usual or usual[key] != value):
             yield KeyChoice(f"dataset.{key}", absolute(key, value), "not read" if key == "ignore" else "")
     share = both_ways(graph.csc)
     if share < _DIRECTED and _may_symmetrize(settings, graph):
-        why = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
-        yield KeyChoice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
-    split, why = _choose_split(graph)
+        reason = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
+        yield KeyChoice("dataset.symmetrize", True, f"{reason}. false: from src to dst alone")
+    split, reason = _choose_split(graph)
     is_held_out = graph.is_split or graph.val_edges is not None or graph.test_edges is not None
     is_labelled = bool(graph.labelled.any()) or graph.edge_labels is not None
     if not graph.is_split if is_labelled else isinstance(split, dict) and not is_held_out:
         if "split" not in usual:
-            raise UserError(f"dataset={chosen.name} has labels, but no split: add a split to the data")
-        yield KeyChoice("dataset.split", split, why)
+            raise UserError(f"dataset={dataset.name} has labels, but no split: add a split to the data")
+        yield KeyChoice("dataset.split", split, reason)
 
 
 def _may_symmetrize(settings: Settings, graph: Graph) -> bool:
@@ -435,7 +439,7 @@ def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
         if len(relations) == 1 and graph.relations is not None and len(graph.relations) > 1:
             yield KeyChoice("task.relation", graph.relations[relations[0]].edge_type, "its edges have the labels")
         return
-    if _ranked(graph) is not None:
+    if _ranked_relation(graph) is not None:
         yield from _recommend(graph)
         return
     if not graph.labelled.any():
@@ -450,15 +454,15 @@ def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     elif graph.labels.ndim == 2 or any(";" in name for name in names):
         yield KeyChoice("task", "multilabel", "labels are sets of classes")
     else:
-        rest = graph.num_nodes - int(graph.labelled.sum()) if len(graph.schema.node_types) == 1 else 0
-        unlabelled = f", and {rest:,} of {graph.num_nodes:,} nodes have none (-1 or empty)" if rest else ""
+        count = graph.num_nodes - int(graph.labelled.sum()) if len(graph.schema.node_types) == 1 else 0
+        remark = f", and {count:,} of {graph.num_nodes:,} nodes have none (-1 or empty)" if count else ""
         uneven = _uneven_classes(graph, graph.labelled)
-        yield KeyChoice("task", "node_classification", f"labels are {graph.num_classes} classes{uneven}{unlabelled}")
+        yield KeyChoice("task", "node_classification", f"labels are {graph.num_classes} classes{uneven}{remark}")
 
 
 def _recommend(graph: Graph) -> Iterator[KeyChoice]:
     """Yields the task of recommending a relation's destinations."""
-    relation = _ranked(graph)
+    relation = _ranked_relation(graph)
     assert relation is not None
     ends = f"{relation.source} and {relation.destination}"
     yield KeyChoice("task", "link_prediction", f"recommends: {ends} are two node types, and no node has a label")
@@ -478,14 +482,12 @@ def _uneven_classes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> str:
     """
     if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
         return ""
-    some = _sizes(graph, nodes)
-    if len(some) < 2 or some.max() < _UNEVEN_CLASSES * some.min():
+    class_sizes = _sizes(graph, nodes)
+    if len(class_sizes) < 2 or class_sizes.max() < _UNEVEN_CLASSES * class_sizes.min():
         return ""
-    share = f"{100 * some.min() / some.sum():.2g} % of nodes in the smallest"
-    weighted = len(some) == 2 and some.min() < RARE * some.sum()
-    advice = (
-        "it has a larger weight and a threshold" if weighted else "task.class_weights=balanced weights them equally"
-    )
+    share = f"{100 * class_sizes.min() / class_sizes.sum():.2g} % of nodes in the smallest"
+    is_rare = len(class_sizes) == 2 and class_sizes.min() < RARE * class_sizes.sum()
+    advice = "it has a larger weight and a threshold" if is_rare else "task.class_weights=balanced weights them equally"
     return f", {share}: {advice}"
 
 
@@ -501,7 +503,7 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
         yield KeyChoice("strategy", "vertex_centric", "the graph is small: every node in every step, exactly")
     else:
         yield KeyChoice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
-    if _ranked(graph) is not None:
+    if _ranked_relation(graph) is not None:
         yield KeyChoice("model", "lightgcn", "linear layers without weights, for recommendations")
         yield KeyChoice("model.num_layers", 2, "more rank worse for nodes with few edges")
         if graph.num_relations > 1:
@@ -524,21 +526,21 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
     yield KeyChoice("model.hidden", 64, "width of the hidden layers")
 
 
-def _inputs(graph: Graph, ignored: Sequence[str] | None = ()) -> Iterator[KeyChoice]:
+def _inputs(graph: Graph, ignore: Sequence[str] | None = ()) -> Iterator[KeyChoice]:
     if not graph.features.shape[1]:
         yield KeyChoice(
             "inputs", "learned", "nodes have no features: each gets a trained row. degree: also supports new nodes"
         )
-        if _ranked(graph) is not None:
+        if _ranked_relation(graph) is not None:
             yield KeyChoice(
                 "learned.scale", 0.01, "small, because nodes with few edges hardly change their initial rows"
             )
         return
-    for why in check_texts(graph, "one_hot", ignored):
-        hint = "" if ignored is None else ". dataset.ignore leaves columns out"
-        yield KeyChoice("features.text", "one_hot", f"{why.partition(': ')[2]}{hint}")
-    if why := why_uneven(graph, np.arange(graph.num_nodes)):
-        yield KeyChoice("features.scale", "standard", f"{why}. none: as they are")
+    for reason in check_texts(graph, "one_hot", ignore):
+        hint = "" if ignore is None else ". dataset.ignore leaves columns out"
+        yield KeyChoice("features.text", "one_hot", f"{reason.partition(': ')[2]}{hint}")
+    if reason := why_uneven(graph, np.arange(graph.num_nodes)):
+        yield KeyChoice("features.scale", "standard", f"{reason}. none: as they are")
     if graph.missing is not None:
         yield KeyChoice("features.fill", *_fill(graph, graph.missing))
 
@@ -547,50 +549,50 @@ def _fill(graph: Graph, missing: Ids) -> tuple[str, str]:
     """Returns how empty cells are filled, and why."""
     columns, counts = np.unique(missing[:, 1], return_counts=True)
     sources = NumericTable.of_nodes(graph).are_sources()[columns]  # a text column counts once
-    what = f"{counts[sources].sum():,} cells of {np.count_nonzero(sources):,} columns are empty"
+    summary = f"{counts[sources].sum():,} cells of {np.count_nonzero(sources):,} columns are empty"
     if (counts < graph.num_nodes / 2).all():
-        return "mean", f"{what}: the mean of the nodes that train. zero, drop: leave the columns out"
+        return "mean", f"{summary}: the mean of the nodes that train. zero, drop: leave the columns out"
     if len(columns) < graph.features.shape[1]:
-        return "drop", f"{what}, of some most: their columns are left out. mean: of the nodes that train"
-    return "zero", f"{what}, in all columns, of some most"
+        return "drop", f"{summary}, of some most: their columns are left out. mean: of the nodes that train"
+    return "zero", f"{summary}, in all columns, of some most"
 
 
-def _trainer(graph: Graph, known: Mapping[str, Any]) -> Iterator[KeyChoice]:
+def _trainer(graph: Graph, values: Mapping[str, Any]) -> Iterator[KeyChoice]:
     """Yields the number of epochs and the stopping rule.
 
     Args:
         graph: The graph, with a split if it has labels.
-        known: The task and its keys.
+        values: The task and its keys.
     """
-    yield KeyChoice("trainer.max_epochs", RANKING_EPOCHS if _ranked(graph) else MAX_EPOCHS, "at most")
-    if _ranked(graph) is not None:
+    yield KeyChoice("trainer.max_epochs", RANKING_EPOCHS if _ranked_relation(graph) else MAX_EPOCHS, "at most")
+    if _ranked_relation(graph) is not None:
         yield KeyChoice("trainer.lr", 0.02, "learned rows train faster than weights")
         yield KeyChoice("trainer.patience", RANKING_PATIENCE, "evaluations without a better ranking end the training")
         return
     if graph.edge_labels is not None or ((graph.split == Split.VAL).any() and graph.labelled.any()):
-        figure = _figure(_rows(graph, known), known["task"]) or "auto"
+        figure = _figure(_rows(graph, values), values["task"]) or "auto"
         yield KeyChoice("trainer.monitor", figure, "the figure that selects the best epoch")
         yield KeyChoice("trainer.patience", PATIENCE, "evaluations without a better one end the training")
         yield KeyChoice("trainer.check_val_every_n_epoch", 1, "evaluate after each epoch")
 
 
-def _as_yaml(choices: list[KeyChoice], tested: Searched | None, command: str) -> str:
+def _as_yaml(choices: list[KeyChoice], trials: Searched | None, command: str) -> str:
     """Formats the choices as an experiment with comments."""
     lines = ["# @package _global_", f"# Written by job=init. Train with {command}"]
-    lines += [f"# {one_line(line)}" for line in ([] if tested is None else tested.lines)]
+    lines += [f"# {one_line(line)}" for line in ([] if trials is None else trials.lines)]
     lines += ["defaults:"]
-    named, known = [choice for choice in choices if choice.key in _GROUPS], _with_default()
-    for choice in sorted(named, key=lambda choice: choice.key in known):  # Hydra requires overrides last
-        override = "override " if choice.key in known else ""
-        lines.append(_commented(f"  - {override}/{choice.key}: {choice.value}", choice.why))
+    groups, defaults = [choice for choice in choices if choice.key in _GROUPS], _with_default()
+    for choice in sorted(groups, key=lambda choice: choice.key in defaults):  # Hydra requires overrides last
+        override = "override " if choice.key in defaults else ""
+        lines.append(_with_comment(f"  - {override}/{choice.key}: {choice.value}", choice.why))
     lines += ["  - _self_", ""]
     for section, entries in _sections(choices).items():
         for choice in entries:
-            nested = bool(section)
-            if nested and choice is entries[0]:
+            is_nested = bool(section)
+            if is_nested and choice is entries[0]:
                 lines.append(f"{section}:")
             key = choice.key.rpartition(".")[2]
-            lines.append(_commented(f"{'  ' * nested}{key}: {keys.plain(_escaped(choice.value))}", choice.why))
+            lines.append(_with_comment(f"{'  ' * is_nested}{key}: {keys.plain(_escape(choice.value))}", choice.why))
     return "\n".join(lines) + "\n"
 
 
@@ -609,14 +611,14 @@ def _sections(choices: list[KeyChoice]) -> dict[str, list[KeyChoice]]:
     return sections
 
 
-def _commented(line: str, why: str) -> str:
-    return f"{line}  # {one_line(why)}" if why else line
+def _with_comment(line: str, reason: str) -> str:
+    return f"{line}  # {one_line(reason)}" if reason else line
 
 
-def _escaped(value: Any) -> Any:
+def _escape(value: Any) -> Any:
     """Escapes interpolations, because names in the data are text."""
     if isinstance(value, list):
-        return [_escaped(item) for item in value]
+        return [_escape(item) for item in value]
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
@@ -656,21 +658,21 @@ print(f"{{result.folder}} has the trained model, predictions and figures")
 
 def _as_script(choices: list[KeyChoice]) -> str:
     """Formats the choices as keyword arguments of `gnnkit.train`."""
-    nested: dict[str, dict[str, Any]] = {}
+    sections: dict[str, dict[str, Any]] = {}
     plain: dict[str, Any] = {}
     for choice in choices:
         section, _, key = choice.key.rpartition(".")
         if choice.key in _GROUPS:
-            nested.setdefault(choice.key, {})["name"] = choice.value
+            sections.setdefault(choice.key, {})["name"] = choice.value
         elif section:
-            nested.setdefault(section, {})[key] = choice.value
+            sections.setdefault(section, {})[key] = choice.value
         else:
             plain[choice.key] = choice.value
     if "types" in plain:
         plain["types"] = "ignore"  # the script's own model ignores types
-    model: dict[str, Any] = {"hidden": 64, "num_layers": 2, "dropout": 0.5, **nested.pop("model", {})}
+    model: dict[str, Any] = {"hidden": 64, "num_layers": 2, "dropout": 0.5, **sections.pop("model", {})}
     hidden = 64 if model["name"] == "gat" else model["hidden"]
-    arguments = {**{name: _argument(values) for name, values in nested.items()}, **plain}
+    arguments = {**{name: _argument(values) for name, values in sections.items()}, **plain}
     lines = [f"{name}={value!r}," for name, value in arguments.items()]
     return _SCRIPT.format(
         arguments=textwrap.indent("\n".join([*lines, "model=Model,"]), "    "),

@@ -130,15 +130,15 @@ def count_layout(costs: StepCosts, graph: Graph, model: nn.Module | Program, qua
         model: A trainable model, or a program.
     """
     model = model if is_iterated(model) else model.to(costs.dtype)
-    moved, sizes = step_volume(graph, model, quality, keeps_sums=costs.keeps_sums, inputs=costs.inputs)
+    volume, sizes = step_volume(graph, model, quality, keeps_sums=costs.keeps_sums, inputs=costs.inputs)
     parts = _memory(costs, graph, model, quality, sizes)
     memory = np.sum(list(parts.values()), axis=0)
     busiest = int(memory.argmax())
     return LayoutFigures(
         grid=shape(quality.partition.grid),
-        words=_count_words(moved),
-        messages=_spread(moved.messages),
-        bytes_sent=_spread(moved.bytes_sent),
+        words=_count_words(volume),
+        messages=_spread(volume.messages),
+        bytes_sent=_spread(volume.bytes_sent),
         tensors=memory.tolist(),
         memory_of_busiest_rank={name: int(number[busiest]) for name, number in parts.items()},
         balance=quality.balance(),
@@ -182,8 +182,8 @@ def to_try(layouts: Mapping[str, LayoutFigures]) -> list[str]:
     by_words = sorted(layouts, key=lambda name: (layouts[name].words["max"], layouts[name].work))
     plain = sorted(filter(is_plain, layouts), key=lambda name: layouts[name].work)
     grids = {tuple(layouts[name].grid): name for name in reversed(by_words)}
-    others = [name for name in by_words if name in grids.values()]
-    return list(dict.fromkeys([*by_words[:1], *plain[:1], *others]))[:MAX_TRIALS]
+    best_of_grids = [name for name in by_words if name in grids.values()]
+    return list(dict.fromkeys([*by_words[:1], *plain[:1], *best_of_grids]))[:MAX_TRIALS]
 
 
 def select_layout(layouts: Mapping[str, LayoutFigures], room: Room) -> str | None:
@@ -199,17 +199,17 @@ def select_layout(layouts: Mapping[str, LayoutFigures], room: Room) -> str | Non
     """
     fitting = {name: layout for name, layout in layouts.items() if room.holds(layout)}
     seconds = {name: layout.seconds for name, layout in fitting.items() if layout.seconds is not None}
-    bound = min(seconds.values(), default=0.0) * (1 + TIE_TOLERANCE)
-    ties = [name for name in seconds if seconds[name] <= bound] or list(fitting)
+    limit = min(seconds.values(), default=0.0) * (1 + TIE_TOLERANCE)
+    ties = [name for name in seconds if seconds[name] <= limit] or list(fitting)
     return min(ties, key=lambda name: (layouts[name].words["max"], layouts[name].memory), default=None)
 
 
-def _count_words(moved: Volume) -> ReceivedWords:
+def _count_words(volume: Volume) -> ReceivedWords:
     return {
-        **_spread(moved.received),
-        "gathered": moved.total("gather").tolist(),
-        "reduced": moved.total("reduce").tolist(),
-        "sliced": moved.total("slice").tolist(),
+        **_spread(volume.received),
+        "gathered": volume.total("gather").tolist(),
+        "reduced": volume.total("reduce").tolist(),
+        "sliced": volume.total("slice").tolist(),
     }
 
 
@@ -232,12 +232,12 @@ def _memory(
 
 def _features(costs: StepCosts, graph: Graph, model: nn.Module | Program, quality: Quality) -> _Ranks:
     """Returns the bytes of each rank's input rows, with a copy of sparse values."""
-    features, owned = graph.features, quality.traffic.num_owned
+    features, num_owned = graph.features, quality.traffic.num_owned
     if not reads_sparse_rows(graph, model):
-        return np.asarray(owned * features.shape[1] * costs.inputs.itemsize)
+        return np.asarray(num_owned * features.shape[1] * costs.inputs.itemsize)
     assert isinstance(features, SparseFeatures)
-    stored = np.bincount(quality.partition.node_rank, np.diff(features.csr.indptr), len(owned)).astype(np.int64)
-    return stored * (PLACE_BYTES + 2 * costs.dtype.itemsize) + 8 * (owned + features.shape[1])
+    nnz = np.bincount(quality.partition.node_rank, np.diff(features.csr.indptr), len(num_owned)).astype(np.int64)
+    return nnz * (PLACE_BYTES + 2 * costs.dtype.itemsize) + 8 * (num_owned + features.shape[1])
 
 
 def _spread(values: _Ranks) -> RankCounts:

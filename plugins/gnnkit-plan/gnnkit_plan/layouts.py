@@ -87,12 +87,12 @@ def compare_layouts(order: Order, find: Find, meanwhile: Callable[[], None] = la
         patience = Patience.of(settings.timeout)
         beside = import_for_training if tries else lambda: None
         work = functools.partial(count_layouts, folder=folder if tries else None)
-        counted = run_in_child(work, order, find, patience=patience, beside=beside, meanwhile=meanwhile)
-        layouts = {name: LayoutFigures(**figures) for name, figures in counted["layouts"].items()}
-        if counted["tried"]:
-            layouts = _try(order, folder, layouts, counted["tried"], meanwhile)
-        by_name = {name: layouts[first] for name, first in counted["same"].items()}
-        sizes = {name: counted[name] for name in ("about", "num_nodes", "num_edges")}
+        counts = run_in_child(work, order, find, patience=patience, beside=beside, meanwhile=meanwhile)
+        layouts = {name: LayoutFigures(**figures) for name, figures in counts["layouts"].items()}
+        if counts["tried"]:
+            layouts = _try(order, folder, layouts, counts["tried"], meanwhile)
+        by_name = {name: layouts[first] for name, first in counts["same"].items()}
+        sizes = {name: counts[name] for name in ("about", "num_nodes", "num_edges")}
         return Layouts(by_name, room_of(settings), **sizes)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -102,13 +102,13 @@ def _try(
     order: Order,
     folder: Path,
     layouts: Mapping[str, LayoutFigures],
-    tried: Mapping[str, Any],
+    trial_facts: Mapping[str, Any],
     meanwhile: Callable[[], None],
 ) -> dict[str, LayoutFigures]:
     """Runs the trials on ranks of this machine. Returns the layouts with their results.
 
     Args:
-        tried: By layout, a `Prepared`, or the number of the only rank to try.
+        trial_facts: By layout, a `Prepared`, or the number of the only rank to try.
     """
     from gnnkit_plan import trial_steps
 
@@ -116,12 +116,12 @@ def _try(
     job = RankJob(settings, folder, Prepared([], {}, "", [], "", None, []), order.model)
     launcher = settings.create_launcher(additional=True)
     if is_elsewhere(settings):
-        ((name, rank),) = tried.items()
+        ((name, rank),) = trial_facts.items()
         work = functools.partial(trial_steps.try_alone, replace(job, folder=folder / name))
         figures = start_ranks(work, settings, 1, launcher, meanwhile)
         return with_trials(layouts, {}, {name: {rank: figures["memory"]}}, figures["base"])
-    prepared = {name: Prepared(**facts) for name, facts in tried.items()}
-    work = functools.partial(trial_steps.try_layouts, job, prepared)
+    shards = {name: Prepared(**facts) for name, facts in trial_facts.items()}
+    work = functools.partial(trial_steps.try_layouts, job, shards)
     figures = start_ranks(work, settings, settings.world_size, launcher, meanwhile)
     trials = {name: Trial(**trial) for name, trial in figures["trials"].items()}
     peaks = {name: dict(enumerate(trial.memory)) for name, trial in trials.items()}
@@ -149,15 +149,15 @@ def count_layouts(order: Order, find: Find, *, folder: Path | None) -> dict[str,
     settings = order.settings
     graph, about, count = _reader(order)
     qualities = find(settings, graph)
-    layouts, same = _count(qualities, count)
-    tried = dict[str, Any]()
+    layouts, representatives = _count(qualities, count)
+    trials = dict[str, Any]()
     if folder is not None:
         with passing():
             for name in _names_to_try(settings, layouts, graph.num_edges):
-                tried[name] = _save(settings, graph, qualities[name], folder / name)
+                trials[name] = _save(settings, graph, qualities[name], folder / name)
     counts = {name: asdict(layout) for name, layout in layouts.items()}
     sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
-    return {"layouts": counts, "same": same, "tried": tried, "about": about, **sizes}
+    return {"layouts": counts, "same": representatives, "tried": trials, "about": about, **sizes}
 
 
 def _count(
@@ -211,8 +211,8 @@ def _names_to_try(settings: Settings, layouts: Mapping[str, LayoutFigures], num_
     room = Room(available_memory(), None if is_elsewhere(settings) else settings.workers)
     fitting = {name: layout for name, layout in layouts.items() if room.holds(layout)}
     names = dict.fromkeys([*(name for name in fitting if name == CHOSEN), *to_try(fitting)])
-    most = 1 if is_elsewhere(settings) else max(min(TRIED_EDGES // max(num_edges, 1), MAX_TRIALS), 1)
-    return list(names)[:most]
+    limit = 1 if is_elsewhere(settings) else max(min(TRIED_EDGES // max(num_edges, 1), MAX_TRIALS), 1)
+    return list(names)[:limit]
 
 
 def _save(settings: Settings, graph: Graph, quality: Quality, folder: Path) -> int | dict[str, Any]:

@@ -11,7 +11,7 @@ from gnnkit.prepare.assign import overrides
 from gnnkit.result.result import Result
 from gnnkit.utils.approximate import SAVES_BYTES
 from gnnkit.utils.ranges import num_cores
-from gnnkit_plan.candidates import CHOSEN, candidates, compared, configured, measure_candidates
+from gnnkit_plan.candidates import CHOSEN, auto_names, candidates, measure_candidates, measure_configured
 from gnnkit_plan.decide import FULL, why_layout, with_strategy
 from gnnkit_plan.layout import LayoutFigures, select_layout, table
 from gnnkit_plan.layouts import Layouts, can_try, compare_layouts, is_elsewhere
@@ -33,15 +33,15 @@ def plan(order: Order) -> Result:
         settings = with_strategy(settings, FULL)
         order = replace(order, settings=settings)
     if settings.partition.nodes.name == AUTO:
-        named = candidates(settings.workers, compared(), grids=True)
-        layouts = compare_layouts(order, functools.partial(measure_candidates, named=named))
-        keys = {name: {"overrides": overrides(section)} for name, section in named.items()}
+        sections = candidates(settings.workers, auto_names(), grids=True)
+        layouts = compare_layouts(order, functools.partial(measure_candidates, sections=sections))
+        keys = {name: {"overrides": overrides(section)} for name, section in sections.items()}
         choice = select_layout(layouts.by_name, replace(layouts.room, size=float("inf")))
         assert choice is not None
-        why = f"partition=auto takes {why_layout(named, layouts, choice)}"
+        reason = f"partition=auto takes {why_layout(sections, layouts, choice)}"
     else:
-        layouts, choice, keys = compare_layouts(order, configured), CHOSEN, {}
-        why = _recommend(settings, layouts)
+        layouts, choice, keys = compare_layouts(order, measure_configured), CHOSEN, {}
+        reason = _recommend(settings, layouts)
     alone = _alone(order) if can_try(order) and not is_elsewhere(settings) and settings.workers > 1 else None
     rows = layouts.by_name if alone is None else {**layouts.by_name, ALONE: alone}
     layout = layouts.by_name[choice]
@@ -50,14 +50,14 @@ def plan(order: Order) -> Result:
         *table(rows, layouts.room),
         *_source(order, layouts),
         *_pays(layouts, layout),
-        why,
+        reason,
         *_against(alone, layout),
     ]
     figures = {
         "job": "plan",
         "model": order.source.name,
         "choice": choice,
-        "why": why,
+        "why": reason,
         "layouts": {name: layout.to_dict() | keys.get(name, {}) for name, layout in layouts.by_name.items()},
         "one_worker": None if alone is None else alone.to_dict(),
     }
@@ -69,7 +69,7 @@ def _alone(order: Order) -> LayoutFigures:
     (partition,) = candidates(1, ["contiguous"], grids=False).values()
     threads = min(order.settings.threads * order.settings.workers_here, num_cores())
     settings = replace(order.settings, workers=1, processes=None, threads=threads, partition=partition)
-    return compare_layouts(replace(order, settings=settings), configured).by_name[CHOSEN]
+    return compare_layouts(replace(order, settings=settings), measure_configured).by_name[CHOSEN]
 
 
 def _source(order: Order, layouts: Layouts) -> list[str]:
@@ -77,37 +77,37 @@ def _source(order: Order, layouts: Layouts) -> list[str]:
     if not can_try(order):
         return ["memory is counted in tensors, and doubled, as operations need as much again"]
     if not is_elsewhere(order.settings):
-        untried = [name for name, layout in layouts.by_name.items() if layout.trial is None]
-        rest = f"; {', '.join(untried)}: not tried, memory is predicted from the others" if untried else ""
-        return [f"seconds and memory are those of a few epochs on this machine{rest}"]
+        names = [name for name, layout in layouts.by_name.items() if layout.trial is None]
+        note = f"; {', '.join(names)}: not tried, memory is predicted from the others" if names else ""
+        return [f"seconds and memory are those of a few epochs on this machine{note}"]
     lines = ["memory is predicted from a step of the busiest rank on this machine"]
     if (bandwidth := order.settings.plan.bandwidth) is None:
         return [*lines, "plan.bandwidth=GB/s predicts the seconds of communication"]
     seconds = {name: layout.bytes_sent["max"] / (bandwidth * 1e9) for name, layout in layouts.by_name.items()}
-    each = ", ".join(f"{name} {duration:.3g} s" for name, duration in seconds.items())
-    return [*lines, f"communication of an epoch at plan.bandwidth={bandwidth:g} GB/s: {each}"]
+    durations = ", ".join(f"{name} {duration:.3g} s" for name, duration in seconds.items())
+    return [*lines, f"communication of an epoch at plan.bandwidth={bandwidth:g} GB/s: {durations}"]
 
 
 def _pays(layouts: Layouts, layout: LayoutFigures) -> list[str]:
     """Describes whether words or compute determine a layout's time."""
     if layout.trial is None or not layout.words["max"]:
         return []
-    what = (
+    bottleneck = (
         "reduce words: try partition=auto, partition.border=min_words, and grids of several columns"
         if layout.trial.exchange > PAYS
         else "compute dominates: balance edges rather than words"
     )
     degree = layouts.num_edges / max(layouts.num_nodes, 1)
-    return [f"mean degree {degree:.1f}: exchange is {layout.trial.exchange:.0%} of the step, {what}", SAVES_BYTES]
+    return [f"mean degree {degree:.1f}: exchange is {layout.trial.exchange:.0%} of the step, {bottleneck}", SAVES_BYTES]
 
 
 def _against(alone: LayoutFigures | None, layout: LayoutFigures) -> list[str]:
     """Describes whether several workers are faster than one."""
     if alone is None or alone.seconds is None or layout.seconds is None:
         return []
-    one, several = alone.seconds, layout.seconds
-    verdict = f"the workers are {one / several:.1f} times as fast" if several < one else "workers=1 is no slower"
-    return [f"one worker takes {one:.4g} s an epoch, the chosen layout {several:.4g} s: {verdict}"]
+    single, several = alone.seconds, layout.seconds
+    verdict = f"the workers are {single / several:.1f} times as fast" if several < single else "workers=1 is no slower"
+    return [f"one worker takes {single:.4g} s an epoch, the chosen layout {several:.4g} s: {verdict}"]
 
 
 def _recommend(settings: Settings, layouts: Layouts) -> str:
@@ -121,9 +121,9 @@ def _recommend(settings: Settings, layouts: Layouts) -> str:
     )
     fewest = min(by_name, key=lambda name: by_name[name].words["max"])
     words, least = (by_name[name].words["max"] for name in (CHOSEN, fewest))
-    moved = (
+    fewest_words = (
         "no layout moves fewer words to its busiest rank"
         if words == least
         else f"{fewest} moves fewest words to its busiest rank, {least:,} in a step; the chosen layout {words:,}"
     )
-    return f"recommended: {advice}; {moved}"
+    return f"recommended: {advice}; {fewest_words}"

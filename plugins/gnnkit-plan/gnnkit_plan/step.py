@@ -86,17 +86,17 @@ def _map_slices(slices: int, evaluate: Callable[[int], list[Any]]) -> list[list[
     Slices have decreasing numbers of columns. If two slices have equal counts, so have
     all slices between them.
     """
-    known = {last: evaluate(last) for last in {0, slices - 1}}
+    results = {last: evaluate(last) for last in {0, slices - 1}}
     between = [(0, slices - 1)]
     while between:
         first, last = between.pop()
-        if known[first] == known[last]:
-            known |= dict.fromkeys(range(first, last), known[first])
+        if results[first] == results[last]:
+            results |= dict.fromkeys(range(first, last), results[first])
         elif last - first > 1:
             middle = (first + last) // 2
-            known[middle] = evaluate(middle)
+            results[middle] = evaluate(middle)
             between += [(first, middle), (middle, last)]
-    return [known[place] for place in range(slices)]
+    return [results[place] for place in range(slices)]
 
 
 @torch.no_grad()

@@ -118,22 +118,22 @@ class ModelTrial:
             else torch.zeros(shape, dtype=self.engine.topology.dtype)
         )
         x = rows.to(self._input_dtype)
-        known = [] if isinstance(x, SparseRows) else [x]
+        existing = [] if isinstance(x, SparseRows) else [x]
         model.train()
         if self._inputs.keeps_sums:
             self.engine.fix(x)
             with self._precision():
                 model(x, self.adjacencies(model.num_layers))  # fills the cache
             self.take_exchanges()
-        known += [*self.engine.lasting_tensors(), *model.parameters(), *model.buffers()]
+        existing += [*self.engine.lasting_tensors(), *model.parameters(), *model.buffers()]
         with (
-            SavedTensors(known) as saved,
+            SavedTensors(existing) as saved_tensors,
             self._precision(),
             fast_products(),
             default_dtype(self.engine.topology.dtype),
         ):
             logits: Tensor = model(x, self.adjacencies(model.num_layers))
-        return logits, saved.num_bytes
+        return logits, saved_tensors.num_bytes
 
     def _precision(self) -> torch.autocast:
         return torch.autocast("cpu", torch.bfloat16, enabled=self._input_dtype == torch.bfloat16)
@@ -202,9 +202,9 @@ class SavedTensors(saved_tensors_hooks):
     count.
     """
 
-    def __init__(self, known: Iterable[Tensor]) -> None:
+    def __init__(self, existing: Iterable[Tensor]) -> None:
         super().__init__(self._pack, lambda tensor: tensor)
-        self._known = {_storage(tensor) for tensor in known}
+        self._known = {_storage(tensor) for tensor in existing}
         self._saved: dict[int, Tensor] = {}
 
     def __enter__(self) -> Self:  # type: ignore[override]

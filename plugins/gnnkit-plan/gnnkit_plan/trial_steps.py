@@ -60,10 +60,10 @@ def try_layouts(job: RankJob, layouts: Mapping[str, Prepared], world: Communicat
         world: The workers, followed by the servers.
     """
     base, trials = _base(job.settings, world), dict[str, Any]()
-    for name, prepared in layouts.items():
+    for name, shards in layouts.items():
         progress(f"a trial of {name}")
-        one = replace(job, folder=job.folder / name, prepared=prepared)
-        trial = with_servers(one, world, functools.partial(_try_layout, one))
+        layout_job = replace(job, folder=job.folder / name, prepared=shards)
+        trial = with_servers(layout_job, world, functools.partial(_try_layout, layout_job))
         trials |= {} if trial is None else {name: asdict(trial)}
     return {"base": base, "trials": trials}
 
@@ -72,11 +72,11 @@ def _try_layout(job: RankJob, comm: Communicator, mailbox: Mailbox) -> Trial:
     peak = MemoryPeak(comm.device)
     module = make_module(job, job.strategy(), job.worker(comm))
     epochs = few_steps(module, job, mailbox, epochs=EPOCHS, every=EPOCHS)
-    timed = _of_all(comm, *np.ravel(epochs)).reshape(comm.world_size, -1, 2)[:, 1:]
+    times = _of_all(comm, *np.ravel(epochs)).reshape(comm.world_size, -1, 2)[:, 1:]
     memory = _of_all(comm, peak.read())[:, 0].astype(np.int64)
     # Epochs without an exchange do not represent the others.
     alike = module.strategy.steps.only_synchronise
-    total, exchange = (timed[:, timed[:, :, 0].max(0).argmin()] if alike else timed.mean(1)).T
+    total, exchange = (times[:, times[:, :, 0].max(0).argmin()] if alike else times.mean(1)).T
     at_once = num_cores() if counts_cpu(job.settings) else comm.world_size  # more ranks take turns
     seconds = max(total.max(), total.sum() / at_once)
     return Trial(float(seconds), float(exchange.sum() / max(total.sum(), 1e-9)), memory.tolist())
@@ -214,8 +214,8 @@ class _Timer(Callback):
         self.epochs.append((0.0, 0.0))
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: object) -> None:
-        begun, exchanged = self._start
-        self.epochs[-1] = self._meter.clock() - begun, module.strategy.tally.seconds - exchanged
+        start, exchange_start = self._start
+        self.epochs[-1] = self._meter.clock() - start, module.strategy.tally.seconds - exchange_start
         self._meter.reset()
 
 
@@ -262,15 +262,15 @@ def _batch_memory(job: RankJob, module: TrainingModule, mailbox: Mailbox, window
         window: Number of batches drawn ahead of disk reads.
     """
     comm, disk = module.worker.comm, module.worker.disk
-    if module.learned is None and (some := _some_nodes(module.worker)) is not module.worker:
-        module.evaluation = job.evaluation(some, module.model, splits=tuple(SPLITS), scratch=job.scratch_folder(comm))
+    if module.learned is None and (subset := _some_nodes(module.worker)) is not module.worker:
+        module.evaluation = job.evaluation(subset, module.model, splits=tuple(SPLITS), scratch=job.scratch_folder(comm))
     few_steps(module, job, mailbox, epochs=BATCH_EPOCHS, steps=BATCH_STEPS)
-    rest = 0
+    extra = 0
     if disk is not None:
         empty = disk.cache_rows - min(disk.counts.rows, disk.cache_rows)
         ahead = disk.cache_rows * disk.row_bytes // CACHE_SHARE * max(window - BATCH_STEPS, 0) // max(window, 1)
-        rest = empty * disk.row_bytes + ahead
-    return [int(size) for size in _of_all(comm, peak_memory(comm.device) + rest)[:, 0]]
+        extra = empty * disk.row_bytes + ahead
+    return [int(size) for size in _of_all(comm, peak_memory(comm.device) + extra)[:, 0]]
 
 
 def _some_nodes(worker: Worker) -> Worker:
@@ -285,5 +285,5 @@ def _some_nodes(worker: Worker) -> Worker:
     count = int(np.searchsorted(np.cumsum(indptr[shard.owned + 1] - indptr[shard.owned]), EVALUATED)) + 1
     if count >= len(shard.owned):
         return worker
-    some = {name: getattr(shard, name)[:count] for name in ("owned", "labels", "split")}
-    return replace(worker, shard=replace(shard, **some))
+    prefix = {name: getattr(shard, name)[:count] for name in ("owned", "labels", "split")}
+    return replace(worker, shard=replace(shard, **prefix))

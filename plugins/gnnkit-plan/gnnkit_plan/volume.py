@@ -22,9 +22,7 @@ class Volume:
 
     def total(self, step: Step) -> Ids:  # [world_size]
         """Returns the words received in the exchanges of one kind."""
-        return sum(
-            (words for (_, counted), words in self.words.items() if counted == step), np.zeros_like(self.messages)
-        )
+        return sum((words for (_, kind), words in self.words.items() if kind == step), np.zeros_like(self.messages))
 
     @property
     def received(self) -> Ids:  # [world_size]
@@ -45,11 +43,11 @@ def volume(traffic: Traffic, held_edges: Sequence[int], by_slice: Sequence[Seque
     messages, bytes_sent = np.zeros((2, size), np.int64)
     for rank in range(size):
         for exchange in by_slice[rank % traffic.grid.slices]:
-            sent, received = _words(exchange, traffic, held_edges[rank], rank)
-            counted = words.setdefault((exchange.layer, exchange.step), np.zeros(size, np.int64))
-            counted[rank] += received.sum()
-            messages[rank] += np.count_nonzero(sent)
-            bytes_sent[rank] += exchange.itemsize * sent.sum()
+            send, recv = _words(exchange, traffic, held_edges[rank], rank)
+            totals = words.setdefault((exchange.layer, exchange.step), np.zeros(size, np.int64))
+            totals[rank] += recv.sum()
+            messages[rank] += np.count_nonzero(send)
+            bytes_sent[rank] += exchange.itemsize * send.sum()
     return Volume(words, messages, bytes_sent)
 
 
@@ -59,17 +57,17 @@ def _words(exchange: Exchange, traffic: Traffic, held_edges: int, rank: int) -> 
     if exchange.kind in ("gather", "gather_back", "reduce", "reduce_back"):
         rows = traffic.gather_rows if exchange.kind.startswith("gather") else traffic.reduce_rows
         words = exchange.heads * exchange.width
-        sent, received = rows[:, cell] * words, rows[cell] * words
-        return (received, sent) if exchange.kind.endswith("back") else (sent, received)
-    others = np.delete(np.arange(traffic.grid.slices), place)
+        send, recv = rows[:, cell] * words, rows[cell] * words
+        return (recv, send) if exchange.kind.endswith("back") else (send, recv)
+    peers = np.delete(np.arange(traffic.grid.slices), place)
     if exchange.kind in ("add_up", "hand_out"):
         counts = column_shares(held_edges * exchange.width, traffic.grid.slices)
-        mine = np.full(len(others), counts[place])
-        return (counts[others], mine) if exchange.kind == "add_up" else (mine, counts[others])
-    owned = traffic.num_owned.reshape(-1, traffic.grid.slices)[cell]
+        mine = np.full(len(peers), counts[place])
+        return (counts[peers], mine) if exchange.kind == "add_up" else (mine, counts[peers])
+    num_owned = traffic.num_owned.reshape(-1, traffic.grid.slices)[cell]
     if exchange.kind in ("replicate", "add_rows"):
-        there, back = np.full(len(others), owned[place]) * exchange.width, owned[others] * exchange.width
-        return (there, back) if exchange.kind == "replicate" else (back, there)
+        outward, back = np.full(len(peers), num_owned[place]) * exchange.width, num_owned[peers] * exchange.width
+        return (outward, back) if exchange.kind == "replicate" else (back, outward)
     shares = exchange.heads * column_shares(exchange.width, traffic.grid.slices)
-    there, back = owned[place] * shares[others], owned[others] * shares[place]
-    return (there, back) if exchange.kind == "cut" else (back, there)
+    outward, back = num_owned[place] * shares[peers], num_owned[peers] * shares[place]
+    return (outward, back) if exchange.kind == "cut" else (back, outward)

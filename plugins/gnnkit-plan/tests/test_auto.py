@@ -413,7 +413,7 @@ def test_the_layout_with_the_fastest_measured_epoch_is_chosen(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = settle(config.compose(["strategy=vertex_centric", "workers=4", "partition=auto", "comm=threads"]))
-    named = planning.candidates(4, planning.compared(), grids=True)
+    named = planning.candidates(4, planning.auto_names(), grids=True)
     tried, few_steps = list[str](), trial_steps.few_steps
 
     def timed(module: Any, job: Any, mailbox: Any, **keys: Any) -> list[tuple[float, float]]:

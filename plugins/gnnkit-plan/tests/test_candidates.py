@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 from gnnkit_formats.synthetic import Synthetic
 from gnnkit_plan import candidates as planning
-from gnnkit_plan.candidates import candidates, compared, configured, measure_candidates, slow_partitioners
+from gnnkit_plan.candidates import (
+    auto_names,
+    candidates,
+    measure_candidates,
+    measure_configured,
+    slow_partitioners,
+)
 from gnnkit_plan.layout import LayoutFigures, Room, Trial, select_layout, to_try, with_trials
 
 from gnnkit.config import compose
@@ -65,11 +71,11 @@ def test_overrides_of_a_candidate_give_the_candidate(workers: int, first: int) -
 
 
 def test_a_partitioner_of_any_package_takes_part_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = compared()
+    before = auto_names()
     assert before[:4] == list(INSTALLED)
     assert "hash" not in before
     monkeypatch.setattr(Hash, "auto_seconds", 0.01)
-    assert compared() == ["contiguous", "balanced", "hash", *before[2:]]
+    assert auto_names() == ["contiguous", "balanced", "hash", *before[2:]]
 
 
 @pytest.mark.slow
@@ -146,7 +152,7 @@ def test_a_partitioner_finds_the_owners_of_all_grids_once(graph: Graph, monkeypa
     for name, quality in measure_candidates(settings, graph, named).items():
         assert np.array_equal(quality.partition.node_rank, cuts[name].node_rank)
     assert calls == ["Ldg"]
-    grids = configured(settings, graph)
+    grids = measure_configured(settings, graph)
     assert set(grids) == {"chosen", "1d", "1.5d", "2d", "3d", "[1,1,4]"}
     assert grids["1.5d"] is grids["2d"] is grids["3d"]
     assert calls == ["Ldg", "Ldg"]

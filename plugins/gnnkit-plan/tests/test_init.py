@@ -142,7 +142,7 @@ def test_trials_add_reverse_edges_unless_most_edges_have_one(
     ends = np.r_[nodes[:-1], nodes[1 : num_reversed + 1]], np.r_[nodes[1:], nodes[:num_reversed]]
     graph = Graph.from_edges(*ends, labels=nodes % 2, split=1 + nodes % 3)
 
-    def run(settings: Any, graphs: Any, fixed: Any, planned: Any, usual: bool, figure: Any) -> Trials:
+    def run(settings: Any, graphs: Any, base_keys: Any, configs: Any, usual: bool, figure: Any) -> Trials:
         asked.update(graphs=graphs, usual=usual)
         return Trials(NodeClassification(), "val_accuracy", (), 0)
 

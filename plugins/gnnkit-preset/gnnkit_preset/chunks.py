@@ -94,15 +94,15 @@ def reassign(chunk_rank: Ids, costs: Floats, seconds: Floats) -> Ids:  # [num_ch
         costs: [num_chunks] cost of each chunk.
         seconds: [num_ranks] seconds that each rank computed.
     """
-    held = np.bincount(chunk_rank, costs, len(seconds)).astype(np.float64)
-    ranks, pace = chunk_rank.copy(), _pace(held, seconds)
+    rank_costs = np.bincount(chunk_rank, costs, len(seconds)).astype(np.float64)
+    ranks, pace = chunk_rank.copy(), _pace(rank_costs, seconds)
     while True:
         times = pace * np.bincount(ranks, costs, len(pace))
         slowest = int(times.argmax())
         chunks = np.flatnonzero((ranks == slowest) & (costs > 0))
-        left = times[slowest] - pace[slowest] * costs[chunks]  # [num_chunks of the slowest]
-        reached = times[:, None] + pace[:, None] * costs[chunks]  # [num_ranks, num_chunks of the slowest]
-        after = np.maximum(reached, left)
+        source_times = times[slowest] - pace[slowest] * costs[chunks]  # [num_chunks of the slowest]
+        target_times = times[:, None] + pace[:, None] * costs[chunks]  # [num_ranks, num_chunks of the slowest]
+        after = np.maximum(target_times, source_times)
         after[slowest] = np.inf
         if not after.size or after.min() >= times[slowest] * (1 - _LEAST):
             return ranks
@@ -112,8 +112,8 @@ def reassign(chunk_rank: Ids, costs: Floats, seconds: Floats) -> Ids:  # [num_ch
 
 def _pace(costs: Floats, seconds: Floats) -> Floats:  # [num_ranks]
     """Returns the root of each rank's seconds for a unit of its cost."""
-    known = (costs > 0) & (seconds > 0)
-    if not known.any():
+    is_timed = (costs > 0) & (seconds > 0)
+    if not is_timed.any():
         return np.ones(len(seconds))
-    pace = np.sqrt(np.where(known, seconds, 0)) / np.where(known, costs, 1)
-    return np.where(known, pace, np.median(pace[known]))
+    pace = np.sqrt(np.where(is_timed, seconds, 0)) / np.where(is_timed, costs, 1)
+    return np.where(is_timed, pace, np.median(pace[is_timed]))

@@ -118,13 +118,13 @@ def _as_graph(share: WorkerShare, graph: Graph) -> Graph:
     return Graph(CSC(block.indptr, block.indices), none, graph.labels[nodes], graph.split[nodes], None, coordinates)
 
 
-def _part(share: WorkerShare, chosen: Ids) -> WorkerShare:
+def _part(share: WorkerShare, positions: Ids) -> WorkerShare:
     """Selects nodes at ascending positions [k], with the edges between them."""
     block = share.block
-    inner = induced_block(CSC(block.indptr, block.indices), chosen)
+    inner = induced_block(CSC(block.indptr, block.indices), positions)
     assert block.edge_ids is not None
     assert inner.edge_ids is not None
-    nodes, edge_ids = block.src_nodes[chosen], block.edge_ids[inner.edge_ids]
+    nodes, edge_ids = block.src_nodes[positions], block.edge_ids[inner.edge_ids]
     return WorkerShare(
-        Block(inner.indptr, inner.indices, nodes, edge_ids), int(np.searchsorted(chosen, share.num_seeds))
+        Block(inner.indptr, inner.indices, nodes, edge_ids), int(np.searchsorted(positions, share.num_seeds))
     )

@@ -36,8 +36,8 @@ class Coverage(PresetWorkload):
         self.resplit_every = whole("strategy.resplit_every", resplit_every, 1, MAX_COUNT)
         super().__init__()
         self.approximation = "strategy=coverage", "a step reads the nodes of two workers"
-        rest = [ability for ability in self.supports if not isinstance(ability, Relations)]
-        self.supports = (*rest, Relations(but=_PART_OF_RELATIONS))
+        abilities = [ability for ability in self.supports if not isinstance(ability, Relations)]
+        self.supports = (*abilities, Relations(but=_PART_OF_RELATIONS))
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         return self if world_size <= 2 else None
@@ -71,8 +71,8 @@ class Covered(Workload):
     def _build(self, rotation: int) -> None:
         worker, graph = self._reader.worker, self._reader.graph
         rank, num_ranks = worker.comm.rank, worker.comm.world_size
-        other = partner(rank, num_ranks, rotation)
-        halo = None if other == rank else np.flatnonzero(self._owner == other)
+        peer = partner(rank, num_ranks, rotation)
+        halo = None if peer == rank else np.flatnonzero(self._owner == peer)
         share = WorkerShare.of(graph, np.flatnonzero(self._owner == rank), halo)
         nodes = share.block.src_nodes
         degree = graph.csc.indptr[nodes + 1] - graph.csc.indptr[nodes]
@@ -106,7 +106,7 @@ def weigh(block: Block, chunk: Ids, degree: Ids, num_rotations: int) -> tuple[Bl
     """
     row = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
     relative = np.where(chunk[block.indices] == chunk[row], 1.0, num_rotations)
-    seen = np.bincount(row, relative, block.num_dst)
-    coverage = np.where(degree == 0, 1.0, seen / np.maximum(degree, 1))
-    scale = degree / np.where(seen == 0, 1, seen)
+    covered_degree = np.bincount(row, relative, block.num_dst)
+    coverage = np.where(degree == 0, 1.0, covered_degree / np.maximum(degree, 1))
+    scale = degree / np.where(covered_degree == 0, 1, covered_degree)
     return replace(block, weight=relative * scale[row]), coverage

@@ -68,8 +68,8 @@ class Variant(PresetWorkload):
         if corrections is not None:
             self._explain("workers step alone between two averages")
             self.reads = replace(self.reads, sampler=True)
-            rest = [ability for ability in self.supports if not isinstance(ability, LastingRows | EdgeTask)]
-            self.supports = (*rest, LastingRows(but=_CORRECTED))
+            abilities = [ability for ability in self.supports if not isinstance(ability, LastingRows | EdgeTask)]
+            self.supports = (*abilities, LastingRows(but=_CORRECTED))
 
     def _explain(self, reason: str) -> None:
         """Names this strategy as the key that makes steps approximate."""
@@ -100,20 +100,20 @@ class Variant(PresetWorkload):
         if self.corrections is None or self.phases.is_exact(epoch):
             yield from super().batches(epoch, first)
             return
-        drawn: Iterator[Batch] | None = None
+        sampled_batches: Iterator[Batch] | None = None
         for step, correction in islice(self._steps(epoch, self.corrections.steps), first, None):
             if correction is None:
                 yield self.batch(epoch, step)
             else:
-                drawn = drawn or _endless(self._sampled, correction)
-                yield replace(next(drawn), update="correct")
+                sampled_batches = sampled_batches or _endless(self._sampled, correction)
+                yield replace(next(sampled_batches), update="correct")
 
     def _steps(self, epoch: int, num_corrections: int) -> Iterator[tuple[int, int | None]]:
         """Yields each step of an epoch, with the number of its correction or None."""
         for step in range(self.num_steps):
             yield step, None
-            done, rest = divmod(epoch * self.num_steps + step + 1, self.keys.period)
-            if rest == 0:
+            done, phase = divmod(epoch * self.num_steps + step + 1, self.keys.period)
+            if phase == 0:
                 yield from ((step, (done - 1) * num_corrections + i) for i in range(num_corrections))
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:

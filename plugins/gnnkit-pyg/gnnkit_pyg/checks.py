@@ -116,9 +116,9 @@ def check_fanouts(key: str, values: object, *, replace: bool) -> list[int]:  # [
     """Returns fanouts for the core, with -1 for any negative number."""
     if not isinstance(values, list | tuple) or len(values) > MAX_HOPS:
         raise UserError(f"{key}={shown(values)} must be a list of whole numbers, for at most {MAX_HOPS} hops")
-    most, rule = (MAX_REPLACED, " with replacement") if replace else (MAX_FANOUT, "")
-    what = f"a whole number up to {most}{rule}: use -1 for all neighbors"
-    return [max(whole(f"{key}[{hop}]", value, high=most, what=what), -1) for hop, value in enumerate(values)]
+    limit, rule = (MAX_REPLACED, " with replacement") if replace else (MAX_FANOUT, "")
+    expectation = f"a whole number up to {limit}{rule}: use -1 for all neighbors"
+    return [max(whole(f"{key}[{hop}]", value, high=limit, what=expectation), -1) for hop, value in enumerate(values)]
 
 
 def parse(name: str, read: Callable[[], Any], value: object = "", types: Collection[object] = ()) -> Any:

@@ -59,14 +59,14 @@ class NeighborLoader(PrefetchingLoader, pyg.NeighborLoader, SeededLoader):  # ty
             data, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted,
             share_memory=kwargs.get("num_workers", 0) > 0, directed=directed,
         )  # fmt: skip
-        shared: Mapping[str, Any] = self.keep_arguments(
+        arguments: Mapping[str, Any] = self.keep_arguments(
             threads, num_neighbors=num_neighbors, neighbor_sampler=neighbor_sampler, time_attr=time_attr, input_id=input_id,
         )  # fmt: skip
         check_nodes(neighbor_sampler, data, (input_nodes, input_time, input_id), self.threads, kwargs)
         super().__init__(
             data, input_nodes=input_nodes, input_time=input_time, transform=transform,
             transform_sampler_output=transform_sampler_output, filter_per_worker=filter_per_worker,
-            custom_cls=custom_cls, **shared, **kwargs,
+            custom_cls=custom_cls, **arguments, **kwargs,
         )  # fmt: skip
 
 
@@ -110,13 +110,13 @@ class LinkNeighborLoader(PrefetchingLoader, pyg.LinkNeighborLoader, SeededLoader
             data, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted,
             share_memory=kwargs.get("num_workers", 0) > 0, directed=directed,
         )  # fmt: skip
-        shared: Mapping[str, Any] = self.keep_arguments(
+        arguments: Mapping[str, Any] = self.keep_arguments(
             threads, num_neighbors=num_neighbors, neighbor_sampler=neighbor_sampler, time_attr=time_attr, input_id=input_id,
             edge_label_index=edge_label_index, edge_label=edge_label, edge_label_time=edge_label_time,
             neg_sampling=neg_sampling, neg_sampling_ratio=neg_sampling_ratio,
         )  # fmt: skip
-        check_links(neighbor_sampler, data, shared, self.threads, kwargs)
+        check_links(neighbor_sampler, data, arguments, self.threads, kwargs)
         super().__init__(
             data, transform=transform, transform_sampler_output=transform_sampler_output,
-            filter_per_worker=filter_per_worker, custom_cls=custom_cls, **shared, **kwargs,
+            filter_per_worker=filter_per_worker, custom_cls=custom_cls, **arguments, **kwargs,
         )  # fmt: skip

@@ -31,10 +31,10 @@ class SeededNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
 
     @classmethod
     def of(cls, rule: NegativeSampling, generator: torch.Generator | None) -> Any:
-        seeded = copy.copy(rule)
-        seeded.__class__ = cls
-        seeded.generator = generator
-        return seeded
+        negatives = copy.copy(rule)
+        negatives.__class__ = cls
+        negatives.generator = generator
+        return negatives
 
     def sample(self, num_samples: int, endpoint: Literal["src", "dst"], num_nodes: int | None = None) -> Tensor:
         weight = self.src_weight if endpoint == "src" else self.dst_weight
@@ -64,8 +64,8 @@ class Timeline:
     def draw(self, bounds: Ids, generator: torch.Generator | None) -> Ids:  # [k]
         """Draws a node that exists at each of k times, or -1 if there is none."""
         counts = np.searchsorted(self.times, bounds, side="right")
-        drawn = torch.rand(len(bounds), dtype=torch.float64, generator=generator).numpy() * self.total[counts]
-        return self.nodes[np.minimum(np.searchsorted(self.total[1:], drawn, side="right"), counts - 1)]
+        values = torch.rand(len(bounds), dtype=torch.float64, generator=generator).numpy() * self.total[counts]
+        return self.nodes[np.minimum(np.searchsorted(self.total[1:], values, side="right"), counts - 1)]
 
 
 class TemporalNegatives(SeededNegatives):
@@ -107,15 +107,15 @@ class TemporalNegatives(SeededNegatives):
 
     def _draw(self, positives: Ids) -> Ids:  # [k] -> [2, k]
         """Draws a negative pair for each of k positives of the batch."""
-        pairs, rest = self._pairs(positives), np.arange(len(positives))
+        pairs, open_pairs = self._pairs(positives), np.arange(len(positives))
         for _ in range(_ROUNDS):
-            rest = rest[~self._are_negative(pairs[:, rest])]
-            if not len(rest):
+            open_pairs = open_pairs[~self._are_negative(pairs[:, open_pairs])]
+            if not len(open_pairs):
                 return pairs
-            pairs[:, rest] = self._pairs(positives[rest])
-        source = f" of source {self.pairs[positives[rest[0]], 0]}" if self.is_triplet() else ""
+            pairs[:, open_pairs] = self._pairs(positives[open_pairs])
+        source = f" of source {self.pairs[positives[open_pairs[0]], 0]}" if self.is_triplet() else ""
         raise UserError(
-            f"neg_sampling: none of {_ROUNDS} pairs{source} that exist at time {self.bounds[positives[rest[0]]]} is "
+            f"neg_sampling: none of {_ROUNDS} pairs{source} that exist at time {self.bounds[positives[open_pairs[0]]]} is "
             "negative: all are edges, or no node exists then; leave these edges out, or use neg_sampling=None"
         )
 

@@ -52,12 +52,12 @@ class RowPool:
         if num_bytes < _SMALL:
             return np.empty(num_bytes, np.uint8)
         with self._lock:
-            unused = [at for at in range(len(self._buffers)) if sys.getrefcount(self._buffers[at]) == _UNUSED]
-            sizes = {at: self._buffers[at].nbytes for at in unused}
-            large = [at for at in unused if num_bytes <= sizes[at] <= _SPREAD * num_bytes]
+            free_buffers = [at for at in range(len(self._buffers)) if sys.getrefcount(self._buffers[at]) == _UNUSED]
+            sizes = {at: self._buffers[at].nbytes for at in free_buffers}
+            large = [at for at in free_buffers if num_bytes <= sizes[at] <= _SPREAD * num_bytes]
             if large:
                 return self._buffers[min(large, key=sizes.__getitem__)][:num_bytes]
-            small = {at for at in unused if sizes[at] < num_bytes <= _SPREAD * sizes[at]}
+            small = {at for at in free_buffers if sizes[at] < num_bytes <= _SPREAD * sizes[at]}
             self._buffers = [buffer for at, buffer in enumerate(self._buffers) if at not in small]
             self._buffers.append(np.empty(num_bytes + num_bytes // 8, np.uint8))
             return self._buffers[-1][:num_bytes]
@@ -81,17 +81,17 @@ class PooledTable(Tensor):
             return table
         if not table.numel() or not table.is_contiguous():
             return table
-        pooled = table.as_subclass(PooledTable)
-        pooled.pool, pooled.threads = pool, threads
-        return pooled
+        view = table.as_subclass(PooledTable)
+        view.pool, view.threads = pool, threads
+        return view
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
-            pooled = _pooled_result(func.__name__, args, kwargs or {})
-            result = func(*args, **(kwargs or {})) if pooled is None else pooled
+            from_pool = _pooled_result(func.__name__, args, kwargs or {})
+            result = func(*args, **(kwargs or {})) if from_pool is None else from_pool
             return result.as_subclass(Tensor) if isinstance(result, PooledTable) else result
 
 
@@ -120,9 +120,9 @@ def _are_ids(value: Any) -> bool:
 def pooled_tables(data: Any, pool: RowPool, threads: int) -> Any:
     """Returns a shallow copy of a `Data` or `HeteroData` with pooled tables."""
     out = data.__copy__()
-    for store, pooled in zip(data.stores, out.stores, strict=True):
+    for store, out_store in zip(data.stores, out.stores, strict=True):
         for key, value in store.items():
             is_attribute = store.is_node_attr(key) or store.is_edge_attr(key)
             if is_attribute and isinstance(value, Tensor) and data.__cat_dim__(key, value, store) == 0:
-                pooled[key] = PooledTable.of(value, pool, threads)
+                out_store[key] = PooledTable.of(value, pool, threads)
     return out

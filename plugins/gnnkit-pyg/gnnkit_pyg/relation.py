@@ -41,10 +41,10 @@ class RelationEdges:
     def timed(self, times: Ids) -> RelationEdges:
         """Adds times [num_edges]. Raises `ValueError` if a row is not sorted."""
         rows = np.repeat(np.arange(self.csc.num_nodes), np.diff(self.csc.indptr))
-        unsorted = np.flatnonzero((times[1:] < times[:-1]) & (rows[1:] == rows[:-1]))
-        if len(unsorted):
+        violations = np.flatnonzero((times[1:] < times[:-1]) & (rows[1:] == rows[:-1]))
+        if len(violations):
             raise ValueError(
-                f"the in-edges of node {rows[unsorted[0]]} are not sorted by time: "
+                f"the in-edges of node {rows[violations[0]]} are not sorted by time: "
                 "pass is_sorted=False, or sort edges by destination and then by time"
             )
         return replace(self, times=times)

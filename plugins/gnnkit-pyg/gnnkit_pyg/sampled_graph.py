@@ -80,7 +80,7 @@ class _Arrays:
     node_time: Mapping[str, Tensor]
     edge_time: Mapping[EdgeType, Tensor]  # in the container's order
 
-    def graph(self, typed: bool, backward: bool) -> SampledGraph:
+    def graph(self, hetero: bool, backward: bool) -> SampledGraph:
         relations = {}
         dtypes = [row.numpy().dtype for _, row, _ in self.edges.values()] or [np.dtype(np.int64)]
         for edge_type, (colptr, row, _) in self.edges.items():
@@ -92,7 +92,7 @@ class _Arrays:
             times = self._times(edge_type, edges)
             relations[edge_type] = edges if times is None else edges.timed(times)
         orders = {edge_type: order for edge_type, (_, _, order) in self.edges.items()}
-        return SampledGraph(typed, self.num_nodes, relations, orders, self.node_time, bool(self.edge_time), dtypes[0])
+        return SampledGraph(hetero, self.num_nodes, relations, orders, self.node_time, bool(self.edge_time), dtypes[0])
 
     def _sorted(self, edge_type: EdgeType, column: Tensor | None) -> Tensor | None:
         order = self.edges[edge_type][2]
@@ -185,8 +185,8 @@ def _read_times(
         return {}, {}
     nodes, edges = _stores_with(name, data, stores)
     if bool(nodes) == bool(edges):
-        both = "both a node-level and an" if nodes else "neither a node-level or"
-        raise ValueError(f"The time attribute '{name}' is {both} edge-level attribute")
+        phrase = "both a node-level and an" if nodes else "neither a node-level or"
+        raise ValueError(f"The time attribute '{name}' is {phrase} edge-level attribute")
     of_nodes = {key: _times(_name((key,), name), store[name], num_nodes[key]) for key, store in nodes.items()}
     return of_nodes, {key: _times(_name(key, name), store[name], _num_edges(store)) for key, store in edges.items()}
 
@@ -217,12 +217,12 @@ def _of_stores(features: FeatureStore, graph: GraphStore, options: SampleOptions
     edge_attrs = graph.get_all_edge_attrs()
     for attr in edge_attrs:
         _check_stored(graph, attr)
-    typed = any(attr.edge_type is not None for attr in edge_attrs)
+    hetero = any(attr.edge_type is not None for attr in edge_attrs)
     if options.backward:
         colptr, row, permutation = graph.csr()
     else:
         row, colptr, permutation = graph.csc()
-    if typed:
+    if hetero:
         num_nodes = _stored_sizes(features, graph)
         edge_types = list(dict.fromkeys(attr.edge_type for attr in edge_attrs))
     else:
@@ -231,8 +231,8 @@ def _of_stores(features: FeatureStore, graph: GraphStore, options: SampleOptions
         colptr, row, permutation = ({ONE_EDGE_TYPE: value} for value in (colptr, row, permutation))
     edges = {name: (colptr[name], row[name], (permutation or {}).get(name)) for name in edge_types}
     sizes = {**num_nodes, **{name: len(sources) for name, (_, sources, _) in edges.items()}}
-    node_time, edge_time = _stored_times(features, options.time_attr, typed, sizes)
-    return _Arrays(num_nodes, edges, {}, node_time, edge_time).graph(typed, options.backward)
+    node_time, edge_time = _stored_times(features, options.time_attr, hetero, sizes)
+    return _Arrays(num_nodes, edges, {}, node_time, edge_time).graph(hetero, options.backward)
 
 
 def _stored_sizes(features: FeatureStore, graph: GraphStore) -> dict[str, int]:
@@ -266,7 +266,7 @@ def _check_stored(graph: GraphStore, attr: Any) -> None:
 
 
 def _stored_times(
-    features: FeatureStore, name: str | None, typed: bool, sizes: Mapping[Any, int]
+    features: FeatureStore, name: str | None, hetero: bool, sizes: Mapping[Any, int]
 ) -> tuple[dict[str, Tensor], dict[EdgeType, Tensor]]:
     """Reads complete time columns from a feature store."""
     if name is None:
@@ -276,8 +276,8 @@ def _stored_times(
         if attr.attr_name == name:
             attr.index = None  # reads all rows
             # without types, PyG distinguishes nodes and edges by the attribute's name
-            group = attr.group_name if typed else ONE_NODE_TYPE if name == "time" else ONE_EDGE_TYPE
-            key = f"{name} of {group!r}" if typed else name
+            group = attr.group_name if hetero else ONE_NODE_TYPE if name == "time" else ONE_EDGE_TYPE
+            key = f"{name} of {group!r}" if hetero else name
             columns[group] = _times(key, features.get_tensor(attr), sizes.get(group))
     if not columns:
         raise ValueError(f"Temporal sampling by '{name}' specified but did not find any temporal data")

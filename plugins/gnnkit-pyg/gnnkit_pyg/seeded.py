@@ -77,8 +77,8 @@ class SeededLoader(DataLoader[Any]):
             collate_fn: samples a batch of positions.
             **kwargs: arguments of `torch.utils.data.DataLoader`.
         """
-        seeded = functools.partial(_collate, collate_fn)
-        super().__init__(_Positions(len(dataset)), collate_fn=seeded, **kwargs)
+        collate = functools.partial(_collate, collate_fn)
+        super().__init__(_Positions(len(dataset)), collate_fn=collate, **kwargs)
 
     @property
     def _index_sampler(self) -> Any:

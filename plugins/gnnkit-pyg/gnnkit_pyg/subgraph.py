@@ -75,11 +75,11 @@ def grow(graph: SampledGraph, seeds: Seeds, key: int, rule: DrawRule) -> Sampled
     """
     num_nodes, trees = graph.num_nodes, seeds.trees()
     starts = [(seeds.nodes[name], trees[name], count) for name, count in num_nodes.items()]
-    keyed = (np.arange(sum(map(len, trees.values()))), seeds.bounds, None) if seeds.disjoint else None
-    nodes, drawn, _ = _core.grow(
+    trees_of_seeds = (np.arange(sum(map(len, trees.values()))), seeds.bounds, None) if seeds.disjoint else None
+    nodes, sampled_edges, _ = _core.grow(
         list(_edge_types(graph, rule)),
         starts,
-        keyed,
+        trees_of_seeds,
         rule.num_hops,
         key,
         induced=rule.induced,
@@ -88,7 +88,7 @@ def grow(graph: SampledGraph, seeds: Seeds, key: int, rule: DrawRule) -> Sampled
     )
     ends = {name: [0, *sizes] for name, (_, _, sizes) in zip(num_nodes, nodes, strict=True)}  # of hops, in `nodes`
     edges = {}
-    for (name, relation), (indptr, row, edge, *_) in zip(graph.relations.items(), drawn, strict=True):
+    for (name, relation), (indptr, row, edge, *_) in zip(graph.relations.items(), sampled_edges, strict=True):
         col = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
         counts = None if rule.induced else np.diff(indptr[ends[relation.destination][:-1]]).tolist()
         edges[name] = LocalEdges(row, col, edge, counts)

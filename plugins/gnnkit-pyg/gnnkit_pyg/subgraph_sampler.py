@@ -163,8 +163,8 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def edge_permutation(self) -> Tensor | dict[EdgeType, Tensor | None] | None:
         """Position in the container of each edge of the CSC. None: the same order."""
         orders = self.graph.permutation.items()
-        pooled = {name: None if order is None else self._pooled(order) for name, order in orders}
-        return pooled if self.is_hetero else pooled[ONE_EDGE_TYPE]
+        permutations = {name: None if order is None else self._pooled(order) for name, order in orders}
+        return permutations if self.is_hetero else permutations[ONE_EDGE_TYPE]
 
     def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
         return self._with_direction(node_sample(inputs, self._sample))
@@ -253,14 +253,14 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         if not self.replace:
             return
         num_trees = sum(seeds.values()) if self.disjoint else 1
-        most = {name: num_trees * count for name, count in self.graph.num_nodes.items()}
+        limits = {name: num_trees * count for name, count in self.graph.num_nodes.items()}
         relations = self.graph.relations
         fanouts = [
             (relation.source, relation.destination, row, relation.csc.num_edges / max(relation.csc.num_nodes, 1))
             for relation, row in ((relations[name], row) for name, row in self.fanouts().items())
         ]
-        what, num_batches = f"num_neighbors={shown(self.num_neighbors.values)}", self._num_directions * num_batches
-        check_draws(what, fanouts, seeds, most, num_batches)
+        subject, num_batches = f"num_neighbors={shown(self.num_neighbors.values)}", self._num_directions * num_batches
+        check_draws(subject, fanouts, seeds, limits, num_batches)
 
     @property
     def _num_directions(self) -> int:
@@ -312,6 +312,6 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             col={name: col for name, (_, col) in ends.items()},
             edge={name: self._tensor(edges.edge) for name, edges in subgraph.edges.items()},
             batch=None if subgraph.trees is None else {k: self._tensor(tree) for k, tree in subgraph.trees.items()},
-            num_sampled_nodes=None if counts is None else {name: list(found) for name, found in counts.items()},
+            num_sampled_nodes=None if counts is None else {name: list(per_hop) for name, per_hop in counts.items()},
             num_sampled_edges=None if counts is None else {k: list(e.counts or ()) for k, e in subgraph.edges.items()},
         )

@@ -50,9 +50,9 @@ class Rebalancing(LeaderHook):
         self._looks, self._cost = 0, 0.0
 
     def check(self, parts: Any) -> None:
-        for why, holds in _list_obstacles(parts).items():
+        for obstacle, holds in _list_obstacles(parts).items():
             if holds:
-                raise UserError(f"{_KEY}=true: {why}")
+                raise UserError(f"{_KEY}=true: {obstacle}")
         if restarts := parts.settings.restarts:
             raise UserError(
                 f"restarts={restarts}: {_KEY}=true moves work, but restarted ranks have their initial shares: "
@@ -73,7 +73,7 @@ class Rebalancing(LeaderHook):
         epoch, run = trainer.current_epoch, self.run
         if epoch == module.resumed[0] or epoch % run.checkpoint_every:
             return
-        begun, slow = time.perf_counter(), sorted(self.leader.slow)
+        start, slow = time.perf_counter(), sorted(self.leader.slow)
         change = self._decide(trainer, module) if trainer.is_global_zero else follow(run)
         if change is None:
             return
@@ -81,7 +81,7 @@ class Rebalancing(LeaderHook):
             run.take_shard(module, change.shard, change.balance)
         elif change.shares is not None:
             cast(SeedDealer, module.strategy).deal(change.shares)
-        took, step = time.perf_counter() - begun, trainer.global_step
+        took, step = time.perf_counter() - start, trainer.global_step
         self.leader.restart_timings(module, step)
         if trainer.is_global_zero:
             self._cost = took  # estimate for the next change
@@ -151,7 +151,7 @@ class Rebalancing(LeaderHook):
             steps: Number of remaining steps.
         """
         loads = strategy.shares or [1 / len(seconds)] * len(seconds)
-        speeds = [load / max(measured, 1e-9) for load, measured in zip(loads, seconds, strict=True)]
+        speeds = [load / max(duration, 1e-9) for load, duration in zip(loads, seconds, strict=True)]
         before, after = max(seconds), sum(loads) / sum(speeds)
         if not pays(before, after, steps, self._cost):
             return None
@@ -167,14 +167,14 @@ class Rebalancing(LeaderHook):
             took: Duration of the change in seconds.
         """
         by_nodes = change.shard is not None
-        unit, what = ("nodes", f"{change.moved:,} nodes move") if by_nodes else ("seeds", "seeds move")
+        unit, summary = ("nodes", f"{change.moved:,} nodes move") if by_nodes else ("seeds", "seeds move")
         entry: dict[str, Any] = {"epoch": epoch, "slow": slow, "seconds": took, "unit": unit, "speeds": change.speeds}
         entry |= {"step_before": change.before, "step_predicted": change.after, "moved": change.moved}
         self.done.append(entry)
         self.run.note({"rebalanced": self.done})
-        named = " and ".join(f"rank {rank}" for rank in slow)
+        ranks = " and ".join(f"rank {rank}" for rank in slow)
         _log(
-            f"{_KEY}: epoch {epoch + 1}: {what} in proportion to the workers' speeds, because {named} is slow; a step takes "
+            f"{_KEY}: epoch {epoch + 1}: {summary} in proportion to the workers' speeds, because {ranks} is slow; a step takes "
             f"{_format_times(change.before, change.after)}; the change took {took:.2f} s"
         )
 

@@ -62,14 +62,14 @@ def recut(request: Request) -> Recut:
     seconds = np.maximum(request.seconds, _LEAST_SECONDS)
     work = work_of(graph, partition)
     speeds = _speeds(work, seconds)
-    changed = shifted(graph, partition, speeds)
-    before, after = float(seconds.max()), float((work_of(graph, changed) / speeds).max())
-    moved = int(np.count_nonzero(changed.node_rank != partition.node_rank))
-    moves = moved or partition.edge_cell is not None
+    new_partition = shifted(graph, partition, speeds)
+    before, after = float(seconds.max()), float((work_of(graph, new_partition) / speeds).max())
+    num_moved = int(np.count_nonzero(new_partition.node_rank != partition.node_rank))
+    moves = num_moved or partition.edge_cell is not None
     if not moves or not pays(before, after, request.steps, request.cost):
         return Recut(speeds.tolist(), before, after, 0, {})
-    balance = replace_shards(folder, request.name, graph, changed)
-    return Recut(speeds.tolist(), before, after, max(moved, 1), balance)
+    balance = replace_shards(folder, request.name, graph, new_partition)
+    return Recut(speeds.tolist(), before, after, max(num_moved, 1), balance)
 
 
 def _speeds(work: Floats, seconds: Floats) -> Floats:  # [world_size]

@@ -28,9 +28,9 @@ def work_of(graph: Graph, partition: Partition) -> Floats:  # [world_size] float
 
     The slices of a cell share its edges. A row counts as `ROW` edges.
     """
-    held = np.bincount(partition.cells_of_edges(graph), minlength=partition.grid.num_cells)
+    loads = np.bincount(partition.cells_of_edges(graph), minlength=partition.grid.num_cells)
     rows = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
-    return np.repeat(held, partition.grid.slices) / partition.grid.slices + float(ROW) * rows
+    return np.repeat(loads, partition.grid.slices) / partition.grid.slices + float(ROW) * rows
 
 
 def shifted(graph: Graph, partition: Partition, speeds: npt.ArrayLike) -> Partition:
@@ -103,9 +103,9 @@ class _State:
         destinations = np.repeat(np.arange(csc.num_nodes, dtype=np.int32), np.diff(csc.indptr))
         cells = partition.cells_of_edges(graph).astype(np.int32)
         owner = partition.node_rank.astype(np.int32)
-        held = np.bincount(cells, minlength=grid.num_cells)
+        loads = np.bincount(cells, minlength=grid.num_cells)
         rows = np.bincount(owner, minlength=grid.world_size)
-        return cls(csc, out, positions, destinations, partition, owner, cells, held, rows, speeds)
+        return cls(csc, out, positions, destinations, partition, owner, cells, loads, rows, speeds)
 
     @property
     def is_cut(self) -> bool:
@@ -122,14 +122,14 @@ class _State:
         """Ratio of the maximum to the balanced seconds."""
         return float((self.work() / self.speeds).max() / max(self.even, 1e-300))
 
-    def work(self, held: Ids | int = 0, rows: Ids | int = 0) -> Floats:  # [world_size]
+    def work(self, loads: Ids | int = 0, rows: Ids | int = 0) -> Floats:  # [world_size]
         """Returns each rank's work after changes in edges and rows."""
         slices = self.partition.grid.slices
-        return np.repeat(self.held + held, slices) / slices + float(ROW) * (self.rows + rows)
+        return np.repeat(self.held + loads, slices) / slices + float(ROW) * (self.rows + rows)
 
-    def cost(self, held: Ids | int = 0, rows: Ids | int = 0) -> float:
+    def cost(self, loads: Ids | int = 0, rows: Ids | int = 0) -> float:
         """Returns a power mean of the seconds, dominated by the slowest ranks."""
-        seconds = self.work(held, rows) / self.speeds / max(self.even, 1e-300)
+        seconds = self.work(loads, rows) / self.speeds / max(self.even, 1e-300)
         return float((seconds**_POWER).mean() ** (1 / _POWER))
 
     def best_move(self, part: float) -> _Move | None:
@@ -146,8 +146,8 @@ class _State:
             moves = self._list_moves(source, [rank for rank in targets if rank != source], part, excess, room)
             helping = [move for move in moves if move.cost < before * (1 - _NOISE)]
             if helping:
-                bound = (before + min(move.cost for move in helping)) / 2
-                return max((move for move in helping if move.cost <= bound), key=lambda move: move.gain)
+                limit = (before + min(move.cost for move in helping)) / 2
+                return max((move for move in helping if move.cost <= limit), key=lambda move: move.gain)
         return None
 
     def apply(self, move: _Move) -> None:
@@ -183,22 +183,22 @@ class _State:
             gain = near[:, place] - near[:, 0]
             order = np.argsort(-gain / np.maximum(work, 1), kind="stable")
             quota = part * min(excess, room[target])
-            chosen = order[: max(int(np.searchsorted(np.cumsum(work[order]), quota, side="right")), 1)]
-            yield self._create_move(nodes[chosen], source, target, float(gain[chosen].sum()))
+            prefix = order[: max(int(np.searchsorted(np.cumsum(work[order]), quota, side="right")), 1)]
+            yield self._create_move(nodes[prefix], source, target, float(gain[prefix].sum()))
 
     def _movable_nodes(self, source: int) -> Ids:
         """Lists nodes that a rank owns, or whose in-edges it holds in a vertex-cut."""
-        owned = self.owner == source
+        is_movable = self.owner == source
         if self.is_cut:
-            owned[self.destinations[self.cells == source // self.partition.grid.slices]] = True
-        return np.flatnonzero(owned)
+            is_movable[self.destinations[self.cells == source // self.partition.grid.slices]] = True
+        return np.flatnonzero(is_movable)
 
     def _count_moving(self, nodes: Ids, source: int) -> Floats:  # [num_nodes]
         """Returns the number of in-edges that move with each node."""
         if not self.is_cut:
             return np.diff(self.csc.indptr)[nodes].astype(np.float64)
-        here = self.destinations[self.cells == source // self.partition.grid.slices]
-        return np.bincount(here, minlength=self.csc.num_nodes)[nodes].astype(np.float64)
+        destinations = self.destinations[self.cells == source // self.partition.grid.slices]
+        return np.bincount(destinations, minlength=self.csc.num_nodes)[nodes].astype(np.float64)
 
     def _count_neighbours(self, nodes: Ids, ranks: list[int]) -> Floats:  # [len(nodes), len(ranks)]
         """Counts each node's neighbours on each rank."""
@@ -208,8 +208,8 @@ class _State:
         for csc in (self.csc, self.out):
             edges, row = _edges_of(csc, nodes)
             rank = place[self.owner[csc.indices[edges]]]
-            known = rank >= 0
-            counts += np.bincount(row[known] * len(ranks) + rank[known], minlength=len(counts))
+            has_rank = rank >= 0
+            counts += np.bincount(row[has_rank] * len(ranks) + rank[has_rank], minlength=len(counts))
         return counts.reshape(len(nodes), len(ranks))
 
     def _create_move(self, nodes: Ids, source: int, target: int, gain: float) -> _Move:
@@ -221,12 +221,12 @@ class _State:
             target: The rank to move them to.
             gain: As `_Move.gain`.
         """
-        grid, owned = self.partition.grid, nodes[self.owner[nodes] == source]
-        edges, cells = self._cut_edges(nodes, source, target) if self.is_cut else self._moving_edges(owned, target)
-        held = np.bincount(cells, minlength=grid.num_cells) - np.bincount(self.cells[edges], minlength=grid.num_cells)
+        grid, own_nodes = self.partition.grid, nodes[self.owner[nodes] == source]
+        edges, cells = self._cut_edges(nodes, source, target) if self.is_cut else self._moving_edges(own_nodes, target)
+        loads = np.bincount(cells, minlength=grid.num_cells) - np.bincount(self.cells[edges], minlength=grid.num_cells)
         rows = np.zeros(grid.world_size, np.int64)
-        rows[source], rows[target] = -len(owned), len(owned)
-        return _Move(owned, target, edges, cells, held, rows, gain, self.cost(held, rows))
+        rows[source], rows[target] = -len(own_nodes), len(own_nodes)
+        return _Move(own_nodes, target, edges, cells, loads, rows, gain, self.cost(loads, rows))
 
     def _cut_edges(self, nodes: Ids, source: int, target: int) -> tuple[Ids, Ids]:
         """Returns the nodes' in-edges held by a rank, and their new cells."""

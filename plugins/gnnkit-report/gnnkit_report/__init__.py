@@ -81,24 +81,24 @@ class Report(Job):
 
     def start(self, order: Order) -> Result:
         runs = [Path(run) for run in order.settings.job_keys.runs]
-        held: contextlib.AbstractContextManager[Path | None]
+        lock: contextlib.AbstractContextManager[Path | None]
         if order.named_folder is not None or len(runs) > 1:
-            held = folders.lock_folder(order)
+            lock = folders.lock_folder(order)
         else:
-            held = locked(runs[0]) if runs[0].is_dir() else contextlib.nullcontext()
-        with held as target:
+            lock = locked(runs[0]) if runs[0].is_dir() else contextlib.nullcontext()
+        with lock as target:
             result = self._report(runs, runs[0] if target is None else target)
         say(result.table())
         return result
 
     def _report(self, runs: Sequence[Path], folder: Path) -> Result:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
             page = self.write_page(runs, folder)
             size = page.stat().st_size
         except OSError as error:
             raise UserError(f"output={folder}: the report cannot be written: {error.strerror}") from error
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - start
         figures = {"runs": [str(run) for run in runs], "page": str(page), "seconds": seconds, "bytes": size}
         summary = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, {size:,} bytes: {page}"
         return Result("report", figures, summary, folder)

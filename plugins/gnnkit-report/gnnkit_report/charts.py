@@ -80,35 +80,35 @@ def short_number(value: float) -> str:
 
 
 def curves(
-    name: str, title: str, caption: str, drawn: Sequence[Curve], mark: tuple[float, str] | None = None
+    name: str, title: str, caption: str, lines: Sequence[Curve], mark: tuple[float, str] | None = None
 ) -> Figure:
     """Draws curves over epochs.
 
     Args:
-        drawn: The curves, with at least one point each.
+        lines: The curves, with at least one point each.
         mark: A marked epoch, and its label.
     """
-    drawn = [Curve(curve.name, thinned(curve.points), curve.colour, curve.dots) for curve in drawn]
-    points = [point for curve in drawn for point in curve.points]
-    names, top = legend([(curve.name, curve.colour) for curve in drawn])
+    lines = [Curve(curve.name, thinned(curve.points), curve.colour, curve.dots) for curve in lines]
+    points = [point for curve in lines for point in curve.points]
+    names, top = legend([(curve.name, curve.colour) for curve in lines])
     top += 0 if mark is None else 10
     height = HEIGHT + max(top - TOP, 0)  # a long legend does not shrink the chart
     x = Axis.around([point[0] for point in points], LEFT, WIDTH - RIGHT)
     y = Axis.around([point[1] for point in points], height - BOTTOM, top)
     mark = mark if mark is not None and x.low <= mark[0] <= x.high else None
-    shapes = [*frame(x, y, "epoch", integers=True), *_mark(x, y, mark), *_lines(x, y, drawn)]
+    shapes = [*frame(x, y, "epoch", integers=True), *_mark(x, y, mark), *_lines(x, y, lines)]
     numbers = {
         "x": [x.low, x.high, x.begin, x.end],
         "y": [y.low, y.high, y.begin, y.end],
         "name": "epoch",
         "mark": mark,
-        "curves": [[curve.name, curve.colour, curve.dots, _rounded(curve.points)] for curve in drawn],
+        "curves": [[curve.name, curve.colour, curve.dots, _round_points(curve.points)] for curve in lines],
     }
     plot = Plot(tuple(shapes), json.dumps(numbers, separators=(",", ":")))
     return Figure(name, title, caption, height, tuple(names), plot)
 
 
-def _rounded(points: Sequence[Point]) -> list[list[float]]:
+def _round_points(points: Sequence[Point]) -> list[list[float]]:
     return [[float(f"{x:.6g}"), float(f"{y:.5g}")] for x, y in points]
 
 
@@ -123,9 +123,9 @@ def _mark(x: Axis, y: Axis, mark: tuple[float, str] | None) -> list[Shape]:
     return [dashes, text(at, y.end - 4, label, side, "ink")]
 
 
-def _lines(x: Axis, y: Axis, drawn: Sequence[Curve]) -> list[Shape]:
+def _lines(x: Axis, y: Axis, lines: Sequence[Curve]) -> list[Shape]:
     shapes: list[Shape] = []
-    for curve in drawn:
+    for curve in lines:
         places = [(x.at(a), y.at(b)) for a, b in curve.points]
         if len(places) > 1:
             shapes.append(line(places, curve.colour))
@@ -158,20 +158,20 @@ def frame(x: Axis, y: Axis, title: str, *, integers: bool = False) -> list[Shape
     ]
 
 
-def legend(named: Sequence[tuple[str, str]], left: float = LEFT) -> tuple[list[Shape], float]:
+def legend(entries: Sequence[tuple[str, str]], margin: float = LEFT) -> tuple[list[Shape], float]:
     """Returns labels with colours, and the pixel below them.
 
     Args:
-        named: Labels and names of colours.
-        left: Pixel of the first label. Default: where the axis begins.
+        entries: Labels and names of colours.
+        margin: Pixel of the first label. Default: where the axis begins.
     """
     shapes: list[Shape] = []
-    x, y = left, 12.0
-    for name, tint in named:
+    x, y = margin, 12.0
+    for name, tint in entries:
         label = clipped(name, 40)
         width = 26 + CHAR * len(label)
-        if x > left and x + width > WIDTH:
-            x, y = left, y + 15
+        if x > margin and x + width > WIDTH:
+            x, y = margin, y + 15
         shapes += [box(x, y - 8, 9, 9, tint), text(x + 13, y, label)]
         x += width
     return shapes, y + 12
@@ -199,18 +199,18 @@ def bars(name: str, title: str, caption: str, labels: Sequence[str], parts: Sequ
         unit: Unit of the values, for the axis.
     """
     names = [label if len(label) <= MOST_LETTERS else f"{label[:10]}…{label[11 - MOST_LETTERS :]}" for label in labels]
-    left = 12 + CHAR * max(map(len, names))
-    shapes, top = legend([(part.name, part.colour) for part in parts], left)
+    margin = 12 + CHAR * max(map(len, names))
+    shapes, top = legend([(part.name, part.colour) for part in parts], margin)
     totals = [sum(values) for values in zip(*(part.values for part in parts), strict=True)]
     step = max(min(26.0, 520 / len(labels)), 12.0)
-    x = Axis(0, max(*totals, 1e-12) * 1.04, left, WIDTH - RIGHT)
+    x = Axis(0, max(*totals, 1e-12) * 1.04, margin, WIDTH - RIGHT)
     low = top + step * len(labels)
     shapes.append(strokes([((x.at(tick), top), (x.at(tick), low)) for tick in x.ticks(4)], "grid", 0.8))
     shapes += [text(x.at(tick), low + 14, short_number(tick), "middle") for tick in x.ticks(4)]
     shapes.append(text(WIDTH - RIGHT, low + 28, unit, "end"))
     for index, label in enumerate(labels):
         y, before = top + step * index, 0.0
-        shapes.append(text(left - 6, y + step / 2 + 4, names[index], "end"))
+        shapes.append(text(margin - 6, y + step / 2 + 4, names[index], "end"))
         for part in parts:
             value = part.values[index]
             begin, end = x.at(before), x.at(before + value)
@@ -230,23 +230,23 @@ def heat(
         labels: Row and column names.
         axes: Row and column titles.
     """
-    shortened = [clipped(label, 12) for label in labels]
-    left, top = 26 + CHAR * max(map(len, shortened)), 40.0
-    side = (WIDTH - left - RIGHT) / len(cells)
+    short_labels = [clipped(label, 12) for label in labels]
+    margin, top = 26 + CHAR * max(map(len, short_labels)), 40.0
+    side = (WIDTH - margin - RIGHT) / len(cells)
     is_numbered = len(cells) <= MOST_CELLS
     height = min(side, 34.0) if is_numbered else side
     every = max(math.ceil(11.5 / height), 1)  # rows per label
     length = max(int(side * every / CHAR), 1)  # characters of a column's label
     largest = max(max(row) for row in cells) or 1.0
-    shapes: list[Shape] = [text(left, 12, f"{axes[1]} →"), text(4, top - 8, f"{axes[0]} ↓")]
+    shapes: list[Shape] = [text(margin, 12, f"{axes[1]} →"), text(4, top - 8, f"{axes[0]} ↓")]
     for row, values in enumerate(cells):
         y = top + height * row
         if row % every == 0:
-            shapes.append(text(left - 6, y + height / 2 + 4, shortened[row], "end"))
+            shapes.append(text(margin - 6, y + height / 2 + 4, short_labels[row], "end"))
             if length >= min(len(labels[row]), 4):  # one or two letters identify nothing
-                shapes.append(text(left + side * (row + 0.5), top - 8, clipped(labels[row], length), "middle"))
+                shapes.append(text(margin + side * (row + 0.5), top - 8, clipped(labels[row], length), "middle"))
         for column, value in enumerate(values):
-            x, note = left + side * column, f"{axes[0]} {labels[row]}, {axes[1]} {labels[column]}: {value:,.6g}"
+            x, note = margin + side * column, f"{axes[0]} {labels[row]}, {axes[1]} {labels[column]}: {value:,.6g}"
             if value or is_numbered:
                 shapes.append(box(x, y, side - 1, height - 1, "shade", 0.04 + 0.8 * (value / largest) ** 0.6, note))
             if is_numbered and (value or row == column):

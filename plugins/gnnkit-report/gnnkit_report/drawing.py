@@ -34,8 +34,8 @@ class Shape:
 
 def line(points: Sequence[Point], colour: str, width: float = 1.6, note: str = "") -> Shape:
     """Returns a line through points."""
-    joined = " ".join(f"{_short(x)},{_short(y)}" for x, y in points)
-    return Shape("polyline", {"points": joined, "style": f"fill:none;{_stroke(colour, width)}"}, note)
+    coordinates = " ".join(f"{_short(x)},{_short(y)}" for x, y in points)
+    return Shape("polyline", {"points": coordinates, "style": f"fill:none;{_stroke(colour, width)}"}, note)
 
 
 def strokes(ends: Sequence[tuple[Point, Point]], colour: str, width: float = 0.6, opacity: float = 1.0) -> Shape:

@@ -42,10 +42,10 @@ def best_of(run: RunFiles) -> BestEpoch | None:
 
     None without evaluations or without a main figure.
     """
-    saved, value = run.number("best_epoch"), run.number("best_value")
-    if saved is not None and value is not None:
+    best_epoch, value = run.number("best_epoch"), run.number("best_value")
+    if best_epoch is not None and value is not None:
         monitor = run.result.get("best_figure") or section(run, "trainer").get("monitor") or "trainer.monitor"
-        return BestEpoch(saved, clipped(str(monitor), 60), value, is_saved=True)
+        return BestEpoch(best_epoch, clipped(str(monitor), 60), value, is_saved=True)
     main = run.result.get("main_figure")
     if not isinstance(main, Mapping):
         return None
@@ -92,24 +92,24 @@ def _names(run: RunFiles) -> list[str]:
 
 def _curves(run: RunFiles, name: str, metric: str, names: list[str], best: BestEpoch | None) -> list[Figure]:
     """Draws a metric, each split in its colour, and marks the best epoch."""
-    drawn = [
+    lines = [
         Curve.of(curve, curve, points, _tint(curve, index))
         for index, curve in enumerate(names)
         if (points := points_of(run, curve))
     ]
-    if not drawn:
+    if not lines:
         return []
     title = " ".join(word.upper() if word in _ACRONYMS else word for word in metric.split("_"))
     title = title[:1].upper() + title[1:]
-    measured = (
+    sentence = (
         "Mean over the training rows of each epoch, and of each evaluation."
         if metric == "loss"
         else f"Measured at each evaluation, on all {rows_of(run)} of a split."
     )
     if best is None:
-        return [curves(name, title, measured, drawn)]
-    caption = f"{measured} Best {best.name} {best.value:.4g} in epoch {best.epoch:g}{_saved_model(run, best)}."
-    return [curves(name, title, caption, drawn, mark=(best.epoch, f"best epoch {best.epoch:g}"))]
+        return [curves(name, title, sentence, lines)]
+    caption = f"{sentence} Best {best.name} {best.value:.4g} in epoch {best.epoch:g}{_saved_model(run, best)}."
+    return [curves(name, title, caption, lines, mark=(best.epoch, f"best epoch {best.epoch:g}"))]
 
 
 def rows_of(run: RunFiles) -> str:

@@ -49,9 +49,9 @@ class PageTable:
     def without_empty_columns(self) -> PageTable:
         """Returns the table without the columns that have no text, such as remarks."""
         rows = [[*row, *[""] * (len(self.head) - len(row))] for row in self.rows]
-        filled = [index for index in range(len(self.head)) if any(row[index] for row in rows) or not rows]
+        nonempty = [index for index in range(len(self.head)) if any(row[index] for row in rows) or not rows]
         return replace(
-            self, head=[self.head[index] for index in filled], rows=[[row[i] for i in filled] for row in rows]
+            self, head=[self.head[index] for index in nonempty], rows=[[row[i] for i in nonempty] for row in rows]
         )
 
 
@@ -114,10 +114,10 @@ def save_text_tables(table: PageTable, folder: Path) -> None:
     rows = [[str(printable(getattr(cell, "text", cell))) for cell in row] for row in (table.head, *table.rows)]
     num_numbers = len(rows[0]) - 1
     rule = ["---", *["---:"] * num_numbers]
-    lines = [" | ".join(_escaped(cell, _MARKDOWN) for cell in row) for row in rows]
+    lines = [" | ".join(_escape(cell, _MARKDOWN) for cell in row) for row in rows]
     lines.insert(1, " | ".join(rule))
     write_atomically(folder / MARKDOWN, "".join(f"| {line} |\n" for line in lines).encode())
-    lines = [" & ".join(_escaped(cell, _LATEX) for cell in row) + r" \\" for row in rows]
+    lines = [" & ".join(_escape(cell, _LATEX) for cell in row) + r" \\" for row in rows]
     parts = [r"\begin{tabular}{l" + "r" * num_numbers + "}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
     write_atomically(folder / LATEX, "\n".join([*parts, r"\bottomrule", r"\end{tabular}", ""]).encode())
 
@@ -134,7 +134,7 @@ _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 }
 
 
-def _escaped(text: str, escapes: Mapping[str, str]) -> str:
+def _escape(text: str, escapes: Mapping[str, str]) -> str:
     """Replaces special characters. `+-` becomes the sign."""
     return "".join(escapes.get(character, character) for character in text.replace("+-", "±"))
 

@@ -39,11 +39,11 @@ def drawings(run: RunFiles) -> list[Figure]:
 
 def _loads(run: RunFiles) -> list[Figure]:
     """Draws training nodes and other nodes by rank."""
-    nodes, trained = numbers(run.partition.get("nodes")), numbers(run.partition.get("train_nodes"))
-    if not nodes or len(nodes) != len(trained) or len(nodes) > MOST_BARS:
+    nodes, train_nodes = numbers(run.partition.get("nodes")), numbers(run.partition.get("train_nodes"))
+    if not nodes or len(nodes) != len(train_nodes) or len(nodes) > MOST_BARS:
         return []
-    rest = tuple(max(all_nodes - training, 0) for all_nodes, training in zip(nodes, trained, strict=True))
-    parts = [Part("training nodes", tuple(trained), SPLITS["train"]), Part("other nodes", rest, "c9")]
+    other_nodes = tuple(max(all_nodes - training, 0) for all_nodes, training in zip(nodes, train_nodes, strict=True))
+    parts = [Part("training nodes", tuple(train_nodes), SPLITS["train"]), Part("other nodes", other_nodes, "c9")]
     caption = "Nodes that each rank owns. Ranks with more nodes than the mean take longer."
     return [bars("nodes", "Nodes by rank", caption, rank_names(len(nodes)), parts, "nodes")]
 
@@ -58,16 +58,16 @@ def _between(run: RunFiles) -> list[Figure]:
         caption = "Numbers per epoch that the column's rank receives from the row's rank."
         matrices.append(heat("words", "Words between ranks", caption, words, _plain(len(words)), ("from", "to")))
     if edges and len(edges) <= MOST_BARS:
-        caption = f"Edges by the owners of source and destination.{_counted(run)}"
+        caption = f"Edges by the owners of source and destination.{_sample_note(run)}"
         matrices.append(heat("edges", "Edges between ranks", caption, edges, _plain(len(edges)), ("from", "to")))
     return matrices
 
 
-def _counted(run: RunFiles) -> str:
-    counted, num_edges = (number(run.partition.get(name)) for name in ("counted_edges", "num_edges"))
-    if counted is None or num_edges is None or counted >= num_edges:
+def _sample_note(run: RunFiles) -> str:
+    num_counted, num_edges = (number(run.partition.get(name)) for name in ("counted_edges", "num_edges"))
+    if num_counted is None or num_edges is None or num_counted >= num_edges:
         return ""
-    return f" Counted on a sample of {counted:,.0f} of {num_edges:,.0f} edges."
+    return f" Counted on a sample of {num_counted:,.0f} of {num_edges:,.0f} edges."
 
 
 def _plain(count: int) -> list[str]:
@@ -88,7 +88,7 @@ def _picture(run: RunFiles) -> list[Figure]:
         groups["class"] = [_class_name(run, int(label)) for label in classes]
         if len(run.predictions) == len(owner):
             groups["prediction"] = [_class_name(run, label) for label in run.predictions]
-    return [_drawn(run, owner, edges, groups, is_complete=sample.get("whole") is True)]
+    return [_draw_graph(run, owner, edges, groups, is_complete=sample.get("whole") is True)]
 
 
 def _class_name(run: RunFiles, number: int) -> str:
@@ -103,7 +103,7 @@ def _edges(value: object, num_nodes: int) -> list[tuple[int, int]]:
     return [(int(p[0]), int(p[1])) for p in pairs if len(p) == 2 and all(0 <= end < num_nodes for end in p)]
 
 
-def _drawn(
+def _draw_graph(
     run: RunFiles,
     owner: Sequence[int],
     edges: Sequence[tuple[int, int]],
@@ -147,8 +147,8 @@ def _labels(groups: Mapping[str, Sequence[str]]) -> list[list[str]]:
 
 def _tints(names: Sequence[str]) -> dict[str, str]:
     """Assigns colours to the most frequent classes. The others share the last one."""
-    ordered = [name for name, _ in Counter(names).most_common()]
-    frequent = ordered if len(ordered) <= NUM_COLOURS else ordered[: NUM_COLOURS - 1]
+    by_frequency = [name for name, _ in Counter(names).most_common()]
+    frequent = by_frequency if len(by_frequency) <= NUM_COLOURS else by_frequency[: NUM_COLOURS - 1]
     return {name: colour(index) for index, name in enumerate(frequent)}
 
 
@@ -165,14 +165,14 @@ def _layer(
     Args:
         tints: Colour by group. Others get the last colour.
     """
-    other = colour(NUM_COLOURS - 1)
+    other_tint = colour(NUM_COLOURS - 1)
     nodes = zip(places, names, notes, strict=True)
-    shapes: list[Shape] = [dot(x, y, radius, tints.get(name, other), note) for (x, y), name, note in nodes]
+    shapes: list[Shape] = [dot(x, y, radius, tints.get(name, other_tint), note) for (x, y), name, note in nodes]
     present = [name for name in tints if name in set(names)][:NUM_COLOURS]
-    rest = len(set(names) - set(present))
-    named = [(name, tints[name]) for name in present] + ([(f"{rest} others", other)] if rest else [])
+    num_others = len(set(names) - set(present))
+    entries = [(name, tints[name]) for name in present] + ([(f"{num_others} others", other_tint)] if num_others else [])
     x, row = 12.0, 0
-    for name, tint in named:
+    for name, tint in entries:
         label = clipped(name, 18)
         width = 22 + CHAR * len(label)
         if x + width > WIDTH - 12:
@@ -185,12 +185,12 @@ def _layer(
 
 def _caption(run: RunFiles, count: int, is_complete: bool) -> str:
     num_nodes = number(run.partition.get("num_nodes")) or 0
-    shown = (
+    sentence = (
         f"All {count:,} nodes."
         if is_complete
         else f"A sample: {count:,} of {num_nodes:,.0f} nodes, some neighbourhoods."
     )
-    return f"{shown} Strong lines are edges between ranks."
+    return f"{sentence} Strong lines are edges between ranks."
 
 
 def _laid_out(num_nodes: int, edges: Sequence[tuple[int, int]]) -> Places:
@@ -214,12 +214,12 @@ def _laid_out(num_nodes: int, edges: Sequence[tuple[int, int]]) -> Places:
         np.add.at(force, ends[:, 1], pull)
         length = np.maximum(np.linalg.norm(force, axis=1, keepdims=True), 1e-9)
         at += force / length * np.minimum(length, 0.12 * (1 - step / _ROUNDS) + 0.002)
-    return _fitted(at)
+    return _fit_square(at)
 
 
-def _fitted(at: Places) -> Places:
+def _fit_square(at: Places) -> Places:
     """Scales places to the drawing's square, clipping outliers to its border."""
     low, high = np.quantile(at, 0.01, axis=0), np.quantile(at, 0.99, axis=0)
-    scaled = np.clip((at - low) / np.maximum(high - low, 1e-9), -0.04, 1.04)
-    placed: Places = 24 + scaled * np.array([WIDTH - 48, _SIDE - 48])
-    return placed
+    unit_places = np.clip((at - low) / np.maximum(high - low, 1e-9), -0.04, 1.04)
+    pixels: Places = 24 + unit_places * np.array([WIDTH - 48, _SIDE - 48])
+    return pixels

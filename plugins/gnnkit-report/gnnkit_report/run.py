@@ -58,11 +58,11 @@ class RunFiles:
 
 def settings(run: RunFiles) -> Any:
     """Returns the configuration as plain data, or None if it cannot be read."""
-    return _parsed(run.config)
+    return _parse(run.config)
 
 
 @functools.lru_cache(maxsize=1)  # called several times per page
-def _parsed(config: str) -> Any:
+def _parse(config: str) -> Any:
     try:
         return parse_yaml(config, CONFIG)
     except UserError:
@@ -110,8 +110,8 @@ def read_folder(folder: Path, result: Mapping[str, Any]) -> RunFiles:
     lines = list(_lines(folder, notes))
     epochs = {int(line["epoch"]): line for line in lines if "train_loss" in line}  # of a repeated epoch, the last
     evaluations = {int(line["epoch"]): line for line in lines if isinstance(line.get("figures"), Mapping)}
-    partition = _noted(folder, PICTURE, notes)
-    decision = _noted(folder, COORDINATION, notes).get("decision")
+    partition = _read_object(folder, PICTURE, notes)
+    decision = _read_object(folder, COORDINATION, notes).get("decision")
     predictions = _predictions(folder, partition, notes)
     config = _config(folder, notes)
     return RunFiles(
@@ -129,7 +129,7 @@ def read_folder(folder: Path, result: Mapping[str, Any]) -> RunFiles:
     )
 
 
-def _noted(folder: Path, name: str, notes: list[str]) -> Mapping[str, Any]:
+def _read_object(folder: Path, name: str, notes: list[str]) -> Mapping[str, Any]:
     """Reads a JSON object, or an empty one. A damaged file adds a note."""
     try:
         return _mapping(folder, name) or {}
@@ -150,8 +150,8 @@ def _predictions(folder: Path, partition: Mapping[str, Any], notes: list[str]) -
     return tuple(int(classes[int(node)]) for node in nodes)
 
 
-def _array(path: Path, notes: list[str], most: float = math.inf) -> Array:
-    """Reads an array, or an empty one without a file or above `most` entries.
+def _array(path: Path, notes: list[str], max_size: float = math.inf) -> Array:
+    """Reads an array, or an empty one without a file or above `max_size` entries.
 
     Raises nothing. A damaged file adds a note.
     """
@@ -163,7 +163,7 @@ def _array(path: Path, notes: list[str], most: float = math.inf) -> Array:
     except (UserError, OSError) as error:
         notes.append(str(error))
         return empty
-    return array if array.size <= most else empty
+    return array if array.size <= max_size else empty
 
 
 def _class_names(folder: Path) -> tuple[str, ...]:
@@ -211,9 +211,9 @@ def _lines(folder: Path, notes: list[str]) -> Iterator[Mapping[str, Any]]:
         return
     lines = [_line(text) for text in content.splitlines()]
     yield from (line for line in lines if line is not None)
-    damaged = lines.count(None)
-    if damaged:
-        notes.append(f"{EPOCHS}: {damaged} lines cannot be read")
+    num_damaged = lines.count(None)
+    if num_damaged:
+        notes.append(f"{EPOCHS}: {num_damaged} lines cannot be read")
     if len(content) == MAX_BYTES:
         notes.append(f"{EPOCHS}: only the first {MAX_BYTES:,} bytes are shown")
 

@@ -104,19 +104,19 @@ def _phases(run: RunFiles) -> Iterator[Panel]:
 
 def _predictions(run: RunFiles) -> Iterator[Panel]:
     """Compares the leader's predictions with the measurements."""
-    predicted, measured = run.result.get("predicted"), run.result.get("measured")
-    if isinstance(predicted, Mapping) and isinstance(measured, Mapping):
+    predictions, measurements = run.result.get("predicted"), run.result.get("measured")
+    if isinstance(predictions, Mapping) and isinstance(measurements, Mapping):
         rows = [
-            (title, *_difference(number(predicted.get(name)), number(measured.get(name))))
+            (title, *_difference(number(predictions.get(name)), number(measurements.get(name))))
             for name, title in _PREDICTED.items()
         ]
         yield Panel("Predicted and measured", PageTable(("", "predicted", "measured", "difference"), rows))
 
 
-def _difference(predicted: float | None, measured: float | None) -> tuple[str, str, str]:
+def _difference(prediction: float | None, measurement: float | None) -> tuple[str, str, str]:
     """Formats both values, and the difference relative to the measurement."""
-    share = "" if predicted is None or not measured else f"{predicted / measured - 1:+.0%}"
-    return _optional(predicted), _optional(measured), share
+    share = "" if prediction is None or not measurement else f"{prediction / measurement - 1:+.0%}"
+    return _optional(prediction), _optional(measurement), share
 
 
 def _optional(value: float | None) -> str:
@@ -134,9 +134,9 @@ def _stragglers(run: RunFiles) -> Iterator[Panel]:
 
 def _balance(run: RunFiles) -> Iterator[Panel]:
     rows = [(name.replace("_", " "), format_value(value)) for name, value in _items(run.result.get("balance"))]
-    cut, counted = number(run.partition.get("cut")), number(run.partition.get("counted_edges"))
-    if cut is not None and counted:
-        rows.append(("edges cut", f"{cut / counted:.1%}"))
+    cut, num_counted = number(run.partition.get("cut")), number(run.partition.get("counted_edges"))
+    if cut is not None and num_counted:
+        rows.append(("edges cut", f"{cut / num_counted:.1%}"))
     if rows:
         text = "Balance is the largest worker's share divided by the mean. 1 is even."
         yield Panel("Balance and cut", PageTable((), rows), text, muted=True)
@@ -174,12 +174,12 @@ def _layouts(run: RunFiles) -> Iterator[Panel]:
 
 def _with_chosen(layouts: dict[str, Mapping[str, Any]], name: str) -> dict[str, Mapping[str, Any]]:
     """Marks the chosen layout instead of listing it twice."""
-    named = {other: figures for other, figures in layouts.items() if other != "chosen"}
-    same = [other for other, figures in named.items() if figures == layouts.get("chosen")]
-    if not same:
+    by_name = {key: figures for key, figures in layouts.items() if key != "chosen"}
+    equal_names = [key for key, figures in by_name.items() if figures == layouts.get("chosen")]
+    if not equal_names:
         return layouts
-    same = [name] if name in same else same
-    return {f"{other} (chosen)" if other in same else other: figures for other, figures in named.items()}
+    equal_names = [name] if name in equal_names else equal_names
+    return {f"{key} (chosen)" if key in equal_names else key: figures for key, figures in by_name.items()}
 
 
 def _at(figures: Mapping[str, Any], path: Sequence[str]) -> Any:
@@ -207,10 +207,10 @@ def _changes(run: RunFiles) -> Iterator[Panel]:
 
 def _change(change: Mapping[str, Any]) -> list[str]:
     epoch, before, after = (number(change.get(name)) or 0 for name in ("epoch", "step_before", "step_predicted"))
-    moved = format_value(change.get("moved")) if change.get("unit") == "nodes" else "none, seeds"
+    amount = format_value(change.get("moved")) if change.get("unit") == "nodes" else "none, seeds"
     times = [f"{1e3 * step:.1f}" for step in (before, after)]
     slow, seconds = format_value(change.get("slow")), format_value(change.get("seconds"))
-    return [format_value(epoch + 1), slow, moved, *times, seconds]
+    return [format_value(epoch + 1), slow, amount, *times, seconds]
 
 
 def _restarts(run: RunFiles) -> Iterator[Panel]:
@@ -245,7 +245,7 @@ def _classes(run: RunFiles) -> Iterator[Panel]:
 
 def _thresholds(run: RunFiles) -> Iterator[Panel]:
     """Lists a class's precision and recall by threshold, and marks the chosen one."""
-    table, chosen = run.result.get("thresholds"), dict(_items(run.result.get("threshold")))
+    table, thresholds = run.result.get("thresholds"), dict(_items(run.result.get("threshold")))
     if not isinstance(table, Mapping):
         return
     name = str(table.get("class"))
@@ -254,7 +254,7 @@ def _thresholds(run: RunFiles) -> Iterator[Panel]:
     rows = []
     for records in zip(*splits.values(), strict=False):
         level = number(records[0].get("threshold"))
-        mark = " (chosen)" if level is not None and level == number(chosen.get(name)) else ""
+        mark = " (chosen)" if level is not None and level == number(thresholds.get(name)) else ""
         cells = (dict(zip(splits, records, strict=True))[split].get(figure) for split, figure in columns)
         rows.append((f"{format_value(level)}{mark}", *map(format_value, cells)))
     if rows:
@@ -279,5 +279,5 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
 
 
 def _other_figures(run: RunFiles) -> list[tuple[str, str]]:
-    shown = {*SETTINGS, "versions", "command", "why", "confusion", "per_class", "thresholds", "phases"}
-    return [(name, format_value(value)) for name, value in without_traffic(run.result).items() if name not in shown]
+    names = {*SETTINGS, "versions", "command", "why", "confusion", "per_class", "thresholds", "phases"}
+    return [(name, format_value(value)) for name, value in without_traffic(run.result).items() if name not in names]

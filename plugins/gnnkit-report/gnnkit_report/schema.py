@@ -66,7 +66,7 @@ def _read_arrows(values: Mapping[str, object]) -> Iterator[Arrow]:
 def _is_inverse(arrow: Arrow, arrows: Sequence[Arrow]) -> bool:
     name = arrow.name.removeprefix(_BACK)
     return name != arrow.name and any(
-        (one.source, one.name, one.target) == (arrow.target, name, arrow.source) for one in arrows
+        (peer.source, peer.name, peer.target) == (arrow.target, name, arrow.source) for peer in arrows
     )
 
 

@@ -21,15 +21,15 @@ def suggestions(run: RunFiles) -> list[str]:
     """Returns sentences that name figures and keys, or an empty list."""
     training = run.number("phases", "training") or run.number("seconds_total") or 0.0
     faster = [*_speed(run), *_balance(run)] if training >= LONG else []
-    return [*_lost(run), *faster, *_fit(run), *_rest(run)]
+    return [*_failures(run), *faster, *_fit(run), *_others(run)]
 
 
-def _lost(run: RunFiles) -> Iterator[str]:
-    lost, skipped = run.result.get("lost_workers"), run.number("skipped_steps") or 0
-    if isinstance(lost, list) and lost:
-        yield f"{len(lost)} workers were lost: see the run's standard error for the cause."
-    if skipped:
-        yield f"{skipped:.0f} steps were skipped because of non-finite numbers: try a smaller trainer.lr, or trainer.clip_norm=1."
+def _failures(run: RunFiles) -> Iterator[str]:
+    lost_workers, skipped_steps = run.result.get("lost_workers"), run.number("skipped_steps") or 0
+    if isinstance(lost_workers, list) and lost_workers:
+        yield f"{len(lost_workers)} workers were lost: see the run's standard error for the cause."
+    if skipped_steps:
+        yield f"{skipped_steps:.0f} steps were skipped because of non-finite numbers: try a smaller trainer.lr, or trainer.clip_norm=1."
 
 
 def _speed(run: RunFiles) -> Iterator[str]:
@@ -58,8 +58,8 @@ def _balance(run: RunFiles) -> Iterator[str]:
         yield f"The busiest worker has {worst:.2f} times the mean work: try partition.nodes=balanced, or partition=auto."
     stragglers = run.result.get("stragglers")
     if isinstance(stragglers, dict) and stragglers:
-        named = ", ".join(str(name) for name in list(stragglers)[:5])
-        yield f"{named} computed slower than the others: check for other load on that machine, or set threads so that ranks do not share cores."
+        workers = ", ".join(str(name) for name in list(stragglers)[:5])
+        yield f"{workers} computed slower than the others: check for other load on that machine, or set threads so that ranks do not share cores."
 
 
 def _fit(run: RunFiles) -> Iterator[str]:
@@ -100,11 +100,11 @@ def _against_overfitting(run: RunFiles) -> str:
     return " or ".join(keys) or "a smaller model.hidden, or more training nodes"
 
 
-def _rest(run: RunFiles) -> Iterator[str]:
+def _others(run: RunFiles) -> Iterator[str]:
     setup, training = run.number("seconds_setup"), run.number("phases", "training")
     values = settings(run)
-    uncached = isinstance(values, Mapping) and values.get("cache") in (None, False)
-    if setup and training and setup > SETUP * training and setup > 5 and uncached:
+    is_uncached = isinstance(values, Mapping) and values.get("cache") in (None, False)
+    if setup and training and setup > SETUP * training and setup > 5 and is_uncached:
         yield f"Set-up took {setup:.1f} s, and training {training:.1f} s: a cached partition (cache=auto) shortens the next run."
     if run.result.get("exact") is False:
         yield "The steps differ from single-rank training. inexact in result.json gives the reasons, and job=verify measures the difference."

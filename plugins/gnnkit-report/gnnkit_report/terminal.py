@@ -46,9 +46,9 @@ class Display(Callback):
         return Group(self._progress, Text(str(self.watch.rates)), worker_table(self.watch.states))
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
-        shown: dict[str, Any] = {"train_loss": self.watch.train_loss, **trainer.callback_metrics}
+        values: dict[str, Any] = {"train_loss": self.watch.train_loss, **trainer.callback_metrics}
         text = "  ".join(
-            f"{name} {float(shown[name]):.4f}" for name in ("train_loss", module.task.progress) if name in shown
+            f"{name} {float(values[name]):.4f}" for name in ("train_loss", module.task.progress) if name in values
         )
         self._progress.update(self._task, completed=trainer.current_epoch + 1, description=text)
 

@@ -33,7 +33,7 @@ def totals(run: RunFiles) -> Seconds:
     """Adds up all epochs' seconds by rank."""
     epochs = _epochs(run)
     count = max(map(len, epochs), default=0)
-    return _added([epoch for epoch in epochs if len(epoch) == count])
+    return _add_up([epoch for epoch in epochs if len(epoch) == count])
 
 
 def shares(run: RunFiles) -> dict[str, float]:
@@ -62,10 +62,12 @@ def drawings(run: RunFiles) -> list[Figure]:
 def _by_epoch(epochs: Sequence[Seconds], run: RunFiles) -> Figure:
     """Draws a row for each rank, with a stacked column for each epoch."""
     size = -(-len(epochs) // MOST_BINS)
-    bins = [_added(epochs[first : first + size]) for first in range(0, len(epochs), size)]
+    bins = [_add_up(epochs[first : first + size]) for first in range(0, len(epochs), size)]
     widths = [len(epochs[first : first + size]) for first in range(0, len(epochs), size)]
-    ranks = _shown(bins)
-    heights = [max(sum(one[rank].values()) / width for rank in ranks) for one, width in zip(bins, widths, strict=True)]
+    ranks = _busiest_ranks(bins)
+    heights = [
+        max(sum(times[rank].values()) / width for rank in ranks) for times, width in zip(bins, widths, strict=True)
+    ]
     highest = max(heights[1:] or heights)  # the first epoch also builds buffers
     step = (WIDTH - _LEFT - 10) / len(bins)
     shapes, _ = legend(list(COLOURS.items()), _LEFT)
@@ -75,8 +77,8 @@ def _by_epoch(epochs: Sequence[Seconds], run: RunFiles) -> Figure:
             text(_LEFT - 6, low - 12, f"rank {rank}", "end"),
             strokes([((_LEFT, low), (WIDTH - 10, low))], "grid"),
         ]
-        for index, (one, width) in enumerate(zip(bins, widths, strict=True)):
-            shapes += _column(one[rank], _LEFT + step * index, low, step, highest * width)
+        for index, (times, width) in enumerate(zip(bins, widths, strict=True)):
+            shapes += _column(times[rank], _LEFT + step * index, low, step, highest * width)
     low = _TOP + _ROW * len(ranks) + 8
     first, last = (number(run.epochs[index].get("epoch")) or 0 for index in (0, -1))
     shapes += [text(_LEFT, low, f"epoch {first + 1:.0f}"), text(WIDTH - 10, low, f"{last + 1:.0f}", "end")]
@@ -97,12 +99,12 @@ def _column(parts: Mapping[str, float], x: float, low: float, step: float, highe
     return boxes
 
 
-def _shown(bins: Sequence[Seconds]) -> list[int]:
+def _busiest_ranks(bins: Sequence[Seconds]) -> list[int]:
     """Returns the ranks to draw: all, or the busiest."""
-    busy = [sum(one[rank]["compute"] for one in bins) for rank in range(len(bins[0]))]
+    busy = [sum(times[rank]["compute"] for times in bins) for rank in range(len(bins[0]))]
     return sorted(sorted(range(len(busy)), key=lambda rank: -busy[rank])[:MOST_RANKS])
 
 
-def _added(epochs: Sequence[Seconds]) -> Seconds:
+def _add_up(epochs: Sequence[Seconds]) -> Seconds:
     count = len(epochs[0]) if epochs else 0
     return [{kind: sum(epoch[rank][kind] for epoch in epochs) for kind in COLOURS} for rank in range(count)]

@@ -27,12 +27,12 @@ def serve_run(folder: Path, graph: Any, model: nn.Module | ModelFactory | None, 
         hosts: As for `gnnkit.serve`.
     """
     graph = None if graph is None else Graph.of(graph)
-    passed = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
-    settings = read_settings(folder, passed)
-    files = ServedFiles.of(settings, passed=graph is not None)
+    arguments = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
+    settings = read_settings(folder, arguments)
+    files = ServedFiles.of(settings, from_caller=graph is not None)
     with TemporaryDirectory(prefix="gnnkit-serve-") as scratch:
-        written, target = written_by(settings), Path(scratch) / "tables"
+        table_names, target = written_by(settings), Path(scratch) / "tables"
         tables = gnnkit.predict(
-            folder, graph, model=model, folder=target, write=written, write_format="parquet", report=False
+            folder, graph, model=model, folder=target, write=table_names, write_format="parquet", report=False
         ).folder
         return application(ServedRun(settings, tables, files, graph, model), hosts)

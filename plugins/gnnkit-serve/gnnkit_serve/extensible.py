@@ -31,17 +31,17 @@ from gnnkit_serve.new_nodes import FeatureCells, NewColumns, NewEdge, NewNode, N
 class ExtensibleGraph:
     """A graph to which requests add nodes and edges, as a trained model reads it."""
 
-    def __init__(self, graph: Graph, settings: Settings, model: nn.Module, *, passed: bool) -> None:
+    def __init__(self, graph: Graph, settings: Settings, model: nn.Module, *, from_caller: bool) -> None:
         """Raises `UserError` for a graph that does not fit the model.
 
         Args:
             graph: The graph, with raw features.
             settings: From `read_settings`.
             model: The trained model.
-            passed: Whether the graph comes from Python, not from the data set.
+            from_caller: Whether the graph comes from Python, not from the data set.
         """
         assert settings.checkpoint is not None
-        folder, arguments = Path(settings.checkpoint), {} if passed else settings.dataset.arguments
+        folder, arguments = Path(settings.checkpoint), {} if from_caller else settings.dataset.arguments
         facts, reads_relations = Inputs.load(folder) or Inputs.unknown(), bool(getattr(model, "reads_relations", False))
         graph = graph.evolve(edge_time=None, node_time=None)  # which no model reads, and requests do not have
         if not reads_relations:
@@ -51,7 +51,7 @@ class ExtensibleGraph:
             graph = graph.evolve(features=empty, feature_names=None, category_of=None, missing=None)
         unit_rows = bool(arguments.get("row_normalize"))
         self._new_rows = None if settings.inputs == "degree" else _NewRows(graph, facts, folder, unit_rows=unit_rows)
-        if passed or not _is_stored(settings, facts):  # a store's rows are filled and scaled
+        if from_caller or not _is_stored(settings, facts):  # a store's rows are filled and scaled
             graph = facts.read(graph, folder, node_types=getattr(model, "num_node_types", 1) > 1)
         self._read, self._features, self._num_in_edges = graph, graph.whole_features, np.diff(graph.csc.indptr)
         self._new_edges = _NewEdgeColumns(graph, facts.edge_columns(folder))
@@ -133,13 +133,13 @@ def _is_stored(settings: Settings, facts: Inputs) -> bool:
 
     Raises `UserError` for a store whose features cannot be reproduced for new nodes.
     """
-    stored = settings.dataset.create().store_folder is not None
-    if stored and (facts.unit_rows or (facts.features is None and facts.fill.dropped)):
+    is_store = settings.dataset.create().store_folder is not None
+    if is_store and (facts.unit_rows or (facts.features is None and facts.fill.dropped)):
         raise UserError(
             "dataset=store: its rows were divided by their sums, or lack unnamed columns: pass the original graph, as in "
             "gnnkit.serve(run, graph)"
         )
-    return stored
+    return is_store
 
 
 def _number(node: NodeId, place: Mapping[NodeId, int], new: Mapping[NodeId, int]) -> int:
@@ -149,13 +149,13 @@ def _number(node: NodeId, place: Mapping[NodeId, int], new: Mapping[NodeId, int]
     return number
 
 
-def _number_of(item: object, what: str, name: str | None, numbers: Mapping[str, int], default: int | None) -> int:
+def _number_of(item: object, kind: str, name: str | None, numbers: Mapping[str, int], default: int | None) -> int:
     """Numbers a type or relation. Raises `UserError` for unknown and missing names."""
     if name is not None and name not in numbers:
-        expected = shown_names(numbers) or f"none, because the model reads no {what}s"
-        raise UserError(f"{item}: {what} {shown(name)!r} is unknown: expected {expected}")
+        choices = shown_names(numbers) or f"none, because the model reads no {kind}s"
+        raise UserError(f"{item}: {kind} {shown(name)!r} is unknown: expected {choices}")
     if name is None and default is None:
-        raise UserError(f"{item} has no {what}: choose one of {shown_names(numbers)}")
+        raise UserError(f"{item} has no {kind}: choose one of {shown_names(numbers)}")
     return default if name is None else numbers[name]  # type: ignore[return-value]
 
 
@@ -172,10 +172,10 @@ class _NewRows:
             unit_rows: Whether each row is divided by its sum first.
         """
         self._facts, self._folder, self._unit_rows = facts, folder, unit_rows
-        trained, table, schema = facts.node_columns(folder), NumericTable.of_nodes(graph), graph.schema
-        self._all, self._names = NewColumns.of(trained, table), [name for name, _ in schema.node_types]
+        columns, table, schema = facts.node_columns(folder), NumericTable.of_nodes(graph), graph.schema
+        self._all, self._names = NewColumns.of(columns, table), [name for name, _ in schema.node_types]
         tables = schema.feature_tables or (FeatureTable("dense", len(self._all.texts)),) * len(self._names)
-        self._by_type = [(NewColumns.of(trained, table, part.columns), part.kind != "none") for part in tables]
+        self._by_type = [(NewColumns.of(columns, table, part.columns), part.kind != "none") for part in tables]
 
     def read(self, nodes: Sequence[NewNode], types: Ids) -> Floats:  # [num_new, width]
         """Returns the rows of new nodes as the model reads them.
@@ -205,15 +205,15 @@ class _NewRows:
 class _NewEdgeColumns:
     """Reads the columns of new edges, which are those of a graph."""
 
-    def __init__(self, graph: Graph, trained: TrainedColumns | None) -> None:
+    def __init__(self, graph: Graph, columns: TrainedColumns | None) -> None:
         """Stores the columns.
 
         Args:
             graph: The graph as the model reads it, without inverse edges.
-            trained: The feature columns of training, or None.
+            columns: The feature columns of training, or None.
         """
         table, weight = NumericTable.of_edges(graph), graph.csc.weight
-        self._features = None if table is None else NewColumns.of(trained, table)
+        self._features = None if table is None else NewColumns.of(columns, table)
         self._weight = None if weight is None else NewColumns(("weight",), ("",), weight.dtype, False, slice(None))
         self._names, self._joined = [name for name, _ in graph.schema.node_types], _joined_types(graph)
         self._numbers = {name: number for number, name in enumerate(graph.edge_type_names or ())}
@@ -258,7 +258,7 @@ def _joined_types(graph: Graph) -> set[tuple[int, str, str]]:
     if len(names := [name for name, _ in graph.schema.node_types]) < 2:
         return set()
     if graph.relations is not None:
-        return {(number, one.source, one.destination) for number, one in enumerate(graph.relations)}
+        return {(number, relation.source, relation.destination) for number, relation in enumerate(graph.relations)}
     src, dst = (types_of_nodes(end, graph.schema.type_sizes) for end in pairs_of(graph.csc).T)
     relations = np.zeros_like(src) if graph.edge_types is None else graph.edge_types.astype(np.int64)
     codes = np.unique((relations * len(names) + src) * len(names) + dst).tolist()
@@ -272,9 +272,9 @@ def _read_values(
     """Reads values that all edges of the graph have. `columns` is None if none has."""
     for edge, values in zip(edges, cells, strict=True):
         if bool(values) != (columns is not None):
-            why = f"{name}, and the graph's edges have none: leave it out"
+            problem = f"{name}, and the graph's edges have none: leave it out"
             raise UserError(
-                f"{edge} has {why}" if values else f"{edge} has no {name}, which the graph's edges have: add it"
+                f"{edge} has {problem}" if values else f"{edge} has no {name}, which the graph's edges have: add it"
             )
     if columns is None:
         return None

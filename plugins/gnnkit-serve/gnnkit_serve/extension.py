@@ -33,11 +33,11 @@ class Extension:
 
     def in_edges(self, graph: Graph, nodes: Ids) -> tuple[Ids, Ids, EdgeColumns]:
         """Returns source, destination and columns of the nodes' in-edges."""
-        csc, old, added = graph.csc, nodes[nodes < graph.num_nodes], np.flatnonzero(np.isin(self.dst, nodes))
+        csc, old, new = graph.csc, nodes[nodes < graph.num_nodes], np.flatnonzero(np.isin(self.dst, nodes))
         positions, degree = csc.in_edges(old)
-        columns = [graph.edge_columns.without("position").take(positions), self.columns.take(added)]
-        src = np.concatenate([csc.indices[positions], self.src[added]])
-        return src, np.concatenate([np.repeat(old, degree), self.dst[added]]), EdgeColumns.concat(columns)
+        columns = [graph.edge_columns.without("position").take(positions), self.columns.take(new)]
+        src = np.concatenate([csc.indices[positions], self.src[new]])
+        return src, np.concatenate([np.repeat(old, degree), self.dst[new]]), EdgeColumns.concat(columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +76,7 @@ class ReadPart:
                 len(nodes),
                 threads=1,
                 edge_type_names=graph.edge_type_names,
-                node_types=None if graph.node_types is None else _sized(graph.node_types, types),
+                node_types=None if graph.node_types is None else _with_counts(graph.node_types, types),
                 relations=graph.relations,
                 **EdgeColumns.concat(columns).arrays(),  # type: ignore[arg-type]
             )
@@ -100,7 +100,7 @@ class _RowIndex:
         return np.bincount(self.of(nodes[inside]), values[inside], len(self.nodes)) + 0.0  # integers without nodes
 
 
-def _sized(node_types: NodeTypes, types: Ids) -> NodeTypes:
+def _with_counts(node_types: NodeTypes, types: Ids) -> NodeTypes:
     counts = np.bincount(types, minlength=len(node_types)).tolist()
     return tuple((name, count) for (name, _), count in zip(node_types, counts, strict=True))
 
@@ -123,7 +123,7 @@ def _degrees(csc: CSC, extension: Extension, rows: _RowIndex) -> dict[str, Array
     weight = extension.columns.get("weight", np.ones(len(src)))
     sums = {"out_degree": rows.sums(src, weight), "in_degree": rows.sums(dst, weight)}
     sums["looped"] = rows.sums(src, src == dst)
-    known, old = Degrees.of(csc), rows.nodes < csc.num_nodes
+    degrees, old = Degrees.of(csc), rows.nodes < csc.num_nodes
     for name, values in sums.items():
-        values[old] += getattr(known, name)(rows.nodes[old])
+        values[old] += getattr(degrees, name)(rows.nodes[old])
     return sums | {"looped": sums["looped"] > 0}

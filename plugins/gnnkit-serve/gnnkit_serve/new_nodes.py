@@ -58,12 +58,12 @@ class NewColumns:
     place: slice  # of these columns among those of all types
 
     @classmethod
-    def of(cls, trained: TrainedColumns | None, table: NumericTable, place: slice = slice(None)) -> NewColumns:
+    def of(cls, columns: TrainedColumns | None, table: NumericTable, place: slice = slice(None)) -> NewColumns:
         """Returns the columns of training, or the table's if these have no names."""
-        names = (table.names or ()) if trained is None else trained.names
-        texts = (None if trained is None else trained.category_of) or ("",) * (len(names) or table.width)
-        known = trained is not None and trained.text == "known"
-        return cls(names[place], texts[place], table.rows.dtype, known, place)
+        names = (table.names or ()) if columns is None else columns.names
+        texts = (None if columns is None else columns.category_of) or ("",) * (len(names) or table.width)
+        is_closed = columns is not None and columns.text == "known"
+        return cls(names[place], texts[place], table.rows.dtype, is_closed, place)
 
     def read(self, items: Sequence[object], features: Sequence[FeatureCells]) -> tuple[Floats, Ids]:
         """Reads the cells of nodes or edges, and warns of unknown text.
@@ -94,8 +94,8 @@ class NewColumns:
             rows = [row for row in zeros if isinstance(features[row], Mapping)]
             for row in rows[:1]:
                 value = shown(f"{text}={features[row][text]}")  # type: ignore[call-overload]
-                more = f", nor do {len(rows) - 1} further values" if len(rows) > 1 else ""
-                warn(f"{items[row]}: {value} does not occur in the training data{more}: all columns of {text} are 0")
+                suffix = f", nor do {len(rows) - 1} further values" if len(rows) > 1 else ""
+                warn(f"{items[row]}: {value} does not occur in the training data{suffix}: all columns of {text} are 0")
 
     def _cells(self, item: str, cells: FeatureCells) -> Sequence[FeatureCell]:  # [width] numbers and None
         cells = self._by_position(item, cells) if isinstance(cells, Mapping) else cells

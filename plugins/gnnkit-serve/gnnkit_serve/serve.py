@@ -214,8 +214,8 @@ class _Answers:
         return answer
 
     def _answer(self, form: type[Body], content: bytes, compute: Callable[[Body], list[Json]]) -> Json:
-        if why := self._run.changed():
-            raise HTTPException(409, f"{why}: restart the server")
+        if change := self._run.changed():
+            raise HTTPException(409, f"{change}: restart the server")
         try:
             with self._reading:
                 body = form.model_validate_json(content)

@@ -89,8 +89,8 @@ class ServedRun:
         self._task.recall(weights.read_facts(self._folder))
         self._trained: nn.Module = adapted(weights.restore_model(self._folder, copy.deepcopy(model))).eval()
         self._base = self._read_graph(graph)
-        if why := self.changed():
-            raise UserError(f"serve: {why} while the server started: start it again")
+        if change := self.changed():
+            raise UserError(f"serve: {change} while the server started: start it again")
         self.identity = self._identify("from Python" if graph is not None else settings.dataset.name)
         say(f"serving {self._folder}: " + ", ".join(f"{name} {value}" for name, value in self.identity.items()))
 
@@ -156,10 +156,12 @@ class ServedRun:
 
     def _read_graph(self, graph: Graph | None) -> ExtensibleGraph | str:
         """Returns the graph, or why it or the model has no place for new nodes."""
-        passed = graph is not None
+        from_caller = graph is not None
         try:
             check_inputs(self._settings)  # before the graph is loaded
-            base = ExtensibleGraph(with_names(self._settings, graph), self._settings, self._trained, passed=passed)
+            base = ExtensibleGraph(
+                with_names(self._settings, graph), self._settings, self._trained, from_caller=from_caller
+            )
         except UserError as error:
             return self._files.without_paths(one_line(error))
         if isinstance(self._trained, HeteroModel):
@@ -177,13 +179,13 @@ class ServedFiles:
     stamp: dict[Path, tuple[int, int, int]]  # of each file: device time, size, inode
 
     @classmethod
-    def of(cls, settings: Settings, *, passed: bool) -> ServedFiles:
+    def of(cls, settings: Settings, *, from_caller: bool) -> ServedFiles:
         """Looks at the files.
 
         Args:
-            passed: Whether the graph comes from Python, and has no files.
+            from_caller: Whether the graph comes from Python, and has no files.
         """
-        run, values = Path(str(settings.checkpoint)).absolute(), {} if passed else settings.dataset.arguments
+        run, values = Path(str(settings.checkpoint)).absolute(), {} if from_caller else settings.dataset.arguments
         paths = [Path(value).absolute() for value in values.values() if isinstance(value, str) and value]
         roots = tuple(path for path in paths if os.path.lexists(path))
         return cls(run, roots, _stamp(run, roots))
@@ -234,15 +236,15 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(usual)
 
 
-def read_settings(folder: Path, passed: Sequence[str]) -> Settings:
+def read_settings(folder: Path, arguments: Sequence[str]) -> Settings:
     """Returns the settings with which a run predicts.
 
     Args:
         folder: The trained run.
-        passed: Sections that are passed from Python: model, dataset.
+        arguments: Sections that are passed from Python: model, dataset.
     """
     overrides = ["job=predict", *config.as_overrides({"checkpoint": str(folder)})]
-    return settle(config.compose(config.with_data(config.with_run(overrides, passed), overrides)))
+    return settle(config.compose(config.with_data(config.with_run(overrides, arguments), overrides)))
 
 
 def written_by(settings: Settings) -> list[str]:
@@ -252,8 +254,8 @@ def written_by(settings: Settings) -> list[str]:
     """
     task = settings.task.create()
     if not task.labels_nodes:
-        served = "vectors" if task.embeds else "tables"
+        output = "vectors" if task.embeds else "tables"
         raise UserError(
-            f"serve: task={settings.task.name} predicts pairs of nodes: serve the {served} that job=predict writes"
+            f"serve: task={settings.task.name} predicts pairs of nodes: serve the {output} that job=predict writes"
         )
     return [PREDICTIONS] if type(task).probabilities is Task.probabilities else [PREDICTIONS, PROBABILITIES]

@@ -59,7 +59,7 @@ def _runs(sweep: Sweep, folder: Path) -> Panel:
     remarks = ["remark"] if any(run.remark for run in sweep.runs) else []
     rows: list[list[str | Cell]] = [
         [
-            _linked(run, folder),
+            _link(run, folder),
             *(run.swept.get(key, "") for key in sweep.keys),
             *(_figure(run, name) for name in sweep.columns),
             run.status,
@@ -71,7 +71,7 @@ def _runs(sweep: Sweep, folder: Path) -> Panel:
     return Panel(table=PageTable(head, rows, sortable=True), wide=True)
 
 
-def _linked(run: SweptRun, folder: Path) -> Cell:
+def _link(run: SweptRun, folder: Path) -> Cell:
     link = "" if run.page is None else quote(Path(os.path.relpath(run.page, folder)).as_posix())
     return Cell(str(run.number), link)
 
@@ -115,11 +115,11 @@ def _points(run: SweptRun, name: str) -> tuple[Point, ...]:
 
 def _curves(sweep: Sweep) -> Iterator[Figure]:
     """Draws the best runs' main figure by epoch."""
-    drawn = []
+    lines = []
     for index, run in enumerate(sweep.done[:MOST_CURVES]):
         if points := _points(run, sweep.main):
             title = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in run.swept.items())
-            drawn.append(Curve.of(f"{run.number}: {title}", sweep.main, points, colour(index)))
-    if drawn:
-        runs = f"The {len(drawn)} best runs" if len(sweep.done) > len(drawn) else "All runs"
-        yield curves("figure", sweep.main, f"{runs}, evaluation by evaluation.", drawn)
+            lines.append(Curve.of(f"{run.number}: {title}", sweep.main, points, colour(index)))
+    if lines:
+        runs = f"The {len(lines)} best runs" if len(sweep.done) > len(lines) else "All runs"
+        yield curves("figure", sweep.main, f"{runs}, evaluation by evaluation.", lines)

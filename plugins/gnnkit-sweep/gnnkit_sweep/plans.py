@@ -133,9 +133,9 @@ class OptunaSearch(SweepPlan):
 
 
 def _direction(value: object, metric: str, task: Task) -> str:
-    chosen: str = one_of("hydra.sweeper.direction", value, ("auto", "maximize", "minimize"))
-    if chosen != "auto":
-        return chosen
+    direction: str = one_of("hydra.sweeper.direction", value, ("auto", "maximize", "minimize"))
+    if direction != "auto":
+        return direction
     is_less = task.is_lower_better(metric) if metric in task.names else any(word in metric for word in _LESS_IS_BETTER)
     return "minimize" if is_less else "maximize"
 

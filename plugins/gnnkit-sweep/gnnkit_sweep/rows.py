@@ -67,8 +67,8 @@ def by_seed(runs: Iterable[SweptRun]) -> dict[tuple[tuple[str, str], ...], list[
     groups: dict[tuple[tuple[str, str], ...], list[SweptRun]] = {}
     for run in runs:
         if SEED in run.swept:
-            others = tuple((key, value) for key, value in run.swept.items() if key != SEED)
-            groups.setdefault(others, []).append(run)
+            setting = tuple((key, value) for key, value in run.swept.items() if key != SEED)
+            groups.setdefault(setting, []).append(run)
     return groups
 
 

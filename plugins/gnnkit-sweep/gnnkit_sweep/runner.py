@@ -49,12 +49,12 @@ class SweepJob:
     def is_done(self) -> bool:
         """Returns whether the run folder holds the result of these overrides."""
         try:
-            recorded = read_yaml(self.folder / RECORD / "overrides.yaml")
+            record = read_yaml(self.folder / RECORD / "overrides.yaml")
         except UserError:
             return False
         overrides = _by_key([redact_override(text) for text in self.order.overrides])
-        same = isinstance(recorded, list) and _by_key(recorded) == overrides
-        return same and (self.folder / "result.json").is_file()
+        is_same = isinstance(record, list) and _by_key(record) == overrides
+        return is_same and (self.folder / "result.json").is_file()
 
     def work(self) -> int:
         """Does the job in the calling process, and returns the exit code."""
@@ -83,8 +83,8 @@ class JobOutcome:
     def run(self) -> SweptRun:
         """The row of the job in tables and on the page, without secrets."""
         job = self.job
-        swept = {key: redact_override(f"{key}={value}").partition("=")[2] for key, value in job.swept.items()}
-        return SweptRun(job.number, self.status, swept, self.figures, job.folder, job.log, self.error)
+        values = {key: redact_override(f"{key}={value}").partition("=")[2] for key, value in job.swept.items()}
+        return SweptRun(job.number, self.status, values, self.figures, job.folder, job.log, self.error)
 
 
 class Runner:
@@ -95,7 +95,7 @@ class Runner:
         folder: Path,
         launcher: Launcher,
         task: Task,
-        ended: Callable[[int, JobOutcome], None] = lambda in_batch, outcome: None,
+        on_end: Callable[[int, JobOutcome], None] = lambda in_batch, outcome: None,
     ) -> None:
         """Stores the arguments.
 
@@ -103,9 +103,9 @@ class Runner:
             folder: Receives `results.json` and `results.csv`.
             launcher: Starts the jobs.
             task: Declares the figures of a run.
-            ended: Called with each outcome, and the number of its job in the batch.
+            on_end: Called with each outcome, and the number of its job in the batch.
         """
-        self.folder, self.launcher, self.task, self.ended = folder, launcher, task, ended
+        self.folder, self.launcher, self.task, self.ended = folder, launcher, task, on_end
         self.outcomes: list[JobOutcome] = []
 
     def run(self, jobs: Sequence[SweepJob]) -> None:
@@ -115,8 +115,8 @@ class Runner:
         done = [job for job in jobs if job.order.settings.on_exists == "resume" and job.is_done()]
         for job in done:
             self.record(JobOutcome.of(job, 0), job.number - first, "done before")
-        if rest := [job for job in jobs if job not in done]:
-            self._launch(rest, first)
+        if pending := [job for job in jobs if job not in done]:
+            self._launch(pending, first)
 
     def refuse(self, job: SweepJob, reason: str) -> None:
         """Records a job that cannot start."""
@@ -146,14 +146,14 @@ class Runner:
         return 0 if len(self.done) == len(self.outcomes) else exits.FAILED
 
     def _launch(self, jobs: Sequence[SweepJob], first: int) -> None:
-        launched = Jobs(
+        batch = Jobs(
             [job.arguments for job in jobs],
             lambda number: jobs[number].work(),
             lambda: dispatch.preload(jobs[0].order),
             [job.log for job in jobs],
         )
-        with contextlib.closing(self.launcher.jobs(launched)) as ended:
-            for number, code in ended:
+        with contextlib.closing(self.launcher.jobs(batch)) as exit_codes:
+            for number, code in exit_codes:
                 self.record(JobOutcome.of(jobs[number], code), jobs[number].number - first)
 
 

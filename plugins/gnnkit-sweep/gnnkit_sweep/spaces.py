@@ -47,37 +47,37 @@ def expand(overrides: Sequence[str]) -> list[tuple[str, ...]]:
 
     Raises `UserError` for an interval, which cannot be enumerated.
     """
-    fixed, swept = spaces(overrides)
-    for space in swept:
+    constants, axes = spaces(overrides)
+    for space in axes:
         if not space.values:
             raise UserError(
                 f"{space.key}=interval({space.low:g},{space.high:g}) needs hydra/sweeper=optuna, which draws from an "
                 f"interval: the basic sweeper runs all values of choice(...) or range(...)"
             )
-    if (number := math.prod(len(space.values) for space in swept)) > MAX_JOBS:
+    if (number := math.prod(len(space.values) for space in axes)) > MAX_JOBS:
         raise _too_many_jobs(number)
-    sets = {space.key: [f"{space.key}={value}" for value in space.values] for space in swept}
-    sets |= {text: [text] for text in fixed}
+    sets = {space.key: [f"{space.key}={value}" for value in space.values] for space in axes}
+    sets |= {text: [text] for text in constants}
     return list(itertools.product(*(sets[key] for key in _sort_overrides(overrides, sets))))
 
 
 def spaces(overrides: Sequence[str]) -> tuple[list[str], list[Space]]:
     """Separates overrides with one value from those with several."""
-    fixed: list[str] = []
-    swept: list[Space] = []
+    constants: list[str] = []
+    axes: list[Space] = []
     for text in overrides:
         refuse_code(text, f"override {text!r}")
         refuse_hydra(key_of(text), f"override {text!r}")
         space = space_of(text)
         if space is None:
-            fixed.append(text)
+            constants.append(text)
         else:
-            swept.append(space)
-    keys = [space.key for space in swept]
+            axes.append(space)
+    keys = [space.key for space in axes]
     for key in keys:
         if keys.count(key) > 1:
             raise UserError(f"{key} is swept twice: give all values at once, {key}=A,B")
-    return fixed, swept
+    return constants, axes
 
 
 def space_of(text: str) -> Space | None:
@@ -125,8 +125,8 @@ def _interval(text: str, key: str, interval: Any) -> Space:
 
 def _sort_overrides(overrides: Sequence[str], sets: Iterable[str]) -> list[str]:
     """Returns the keys of sweeps and the fixed overrides in the order typed."""
-    known = set(sets)
-    return [text if text in known else text.partition("=")[0].strip() for text in overrides]
+    names = set(sets)
+    return [text if text in names else text.partition("=")[0].strip() for text in overrides]
 
 
 def _too_many_jobs(number: int) -> UserError:

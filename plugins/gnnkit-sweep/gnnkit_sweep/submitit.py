@@ -46,7 +46,7 @@ class Submitit(Launcher):
         if mem_gb is not None:
             real("launcher.mem_gb", mem_gb, above=0)
         of_slurm = {"partition": partition, "account": account, "qos": qos, "array_parallelism": array_parallelism}
-        self._cluster = _found(cluster)
+        self._cluster = _find_cluster(cluster)
         if self._cluster != "slurm" and (slurm_only := [name for name in of_slurm if of_slurm[name] is not None]):
             raise UserError(
                 f"launcher.{slurm_only[0]}={of_slurm[slurm_only[0]]} applies to launcher.cluster=slurm only: remove it"
@@ -58,15 +58,15 @@ class Submitit(Launcher):
         running = dict(enumerate(self._submit(jobs)))
         try:
             while running:
-                for number, submitted in list(running.items()):
-                    if submitted.done():
+                for number, handle in list(running.items()):
+                    if handle.done():
                         del running[number]
-                        yield number, _exit_code(jobs.logs[number], submitted)
+                        yield number, _exit_code(jobs.logs[number], handle)
                 time.sleep(POLL)
         finally:
-            for submitted in running.values():
+            for handle in running.values():
                 with contextlib.suppress(Exception):  # the job may have just ended
-                    submitted.cancel()
+                    handle.cancel()
 
     def _submit(self, jobs: Jobs) -> list[Any]:
         import submitit
@@ -79,7 +79,7 @@ class Submitit(Launcher):
             return [executor.submit(CommandFunction(command, cwd=Path.cwd())) for command in commands]
 
 
-def _found(cluster: str | None) -> str:
+def _find_cluster(cluster: str | None) -> str:
     """Returns slurm or local. Raises `UserError` if it is not installed."""
     try:
         import submitit
@@ -91,10 +91,10 @@ def _found(cluster: str | None) -> str:
     return cluster or ("slurm" if has_slurm else "local")
 
 
-def _exit_code(log: Path, submitted: Any) -> int:
+def _exit_code(log: Path, handle: Any) -> int:
     """Saves the job's output, and returns 0 or 1."""
-    failed = submitted.exception() is not None
-    parts = [submitted.stdout() or "", submitted.stderr() or ""]
+    has_failed = handle.exception() is not None
+    parts = [handle.stdout() or "", handle.stderr() or ""]
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(os.linesep.join(filter(None, parts)), encoding="utf-8")
-    return int(failed)
+    return int(has_failed)

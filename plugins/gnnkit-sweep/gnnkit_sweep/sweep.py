@@ -73,22 +73,22 @@ class _Sweep:
         self.runner = Runner(self.folder, self.launcher, self.task, self._ended)
 
     def run(self) -> int:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         with locked(self.folder):
-            return self._run(begun)
+            return self._run(start)
 
-    def _run(self, begun: float) -> int:
+    def _run(self, start: float) -> int:
         try:
             for batch in self.plan.batches():
                 self.runner.run(self._jobs(batch))
         finally:
-            self._show(time.perf_counter() - begun)
+            self._show(time.perf_counter() - start)
         return self.runner.exit_code
 
     def _ended(self, in_batch: int, outcome: JobOutcome) -> None:
         self.plan.tell(in_batch, outcome)
         if self.page is not None:
-            self.page.write(self.runner.outcomes, ended=False)
+            self.page.write(self.runner.outcomes, is_last=False)
 
     def _show(self, seconds: float) -> None:
         outcomes, done = self.runner.outcomes, self.runner.done
@@ -98,10 +98,10 @@ class _Sweep:
         lines = [table.shown(outcomes, self.task)]
         if (best := self.plan.best()) is not None:
             (self.folder / "optimization_results.yaml").write_text(plain_yaml(best.record), encoding="utf-8")
-            chosen = " ".join(f"{key}={value}" for key, value in best.params.items())
-            lines.append(f"best {best.metric} {best.value:.4g}: {chosen}")
+            values = " ".join(f"{key}={value}" for key, value in best.params.items())
+            lines.append(f"best {best.metric} {best.value:.4g}: {values}")
         if self.page is not None:
-            self.page.write(outcomes, ended=True)
+            self.page.write(outcomes, is_last=True)
         lines.append(f"{len(done)} of {len(outcomes)} jobs done in {seconds:.1f} s, written to {self.folder}")
         say("\n".join(lines))
 
@@ -117,12 +117,12 @@ class _Sweep:
         ranks of jobs that `launcher` starts use the default launcher.
         """
         choice = self.settings.launcher
-        others = [text for text in self.overrides if key_of(text).partition(".")[0] != "launcher"]
+        overrides = [text for text in self.overrides if key_of(text).partition(".")[0] != "launcher"]
         is_swept = any(space.key.partition(".")[0] == "launcher" for space in spaces(self.overrides)[1])
         has_keys = any(key.startswith("launcher.") for key in self.hydra.typed)
         if has_keys or is_swept or choice.name == AUTO or JOBS not in choice.load().starts:
             return self._launcher_of_hydra()
-        self.overrides = others if len(others) < len(self.overrides) else [*others, f"launcher={AUTO}"]
+        self.overrides = overrides if len(overrides) < len(self.overrides) else [*overrides, f"launcher={AUTO}"]
         return launcher_for(choice, JOBS)
 
     def _launcher_of_hydra(self) -> Launcher:
@@ -130,10 +130,10 @@ class _Sweep:
         try:
             return launcher_for(Choice("launcher", name, self.hydra.under("launcher")), JOBS)
         except UserError as error:  # with the keys as typed
-            text, typed = str(error), self.hydra.typed.get("launcher.name", f"launcher={name}")
+            text, override = str(error), self.hydra.typed.get("launcher.name", f"launcher={name}")
             if text.startswith("launcher."):
                 raise UserError(f"hydra.{text}") from error
-            raise UserError(text.replace(f"launcher={name}", typed, 1)) from error
+            raise UserError(text.replace(f"launcher={name}", override, 1)) from error
 
     def _settled(self, overrides: Sequence[str]) -> Settings:
         settings = settle(self.compose(overrides))
@@ -149,10 +149,10 @@ class _Sweep:
 
     def _folder(self) -> Path:
         """Makes the folder of the sweep."""
-        named = self.hydra["sweep.dir"]
-        if named is None:
+        path = self.hydra["sweep.dir"]
+        if path is None:
             return new_folder(Path("multirun"))
-        folder = local_path("hydra.sweep.dir", fill(str(named), self.settings.composed)).absolute()
+        folder = local_path("hydra.sweep.dir", fill(str(path), self.settings.composed)).absolute()
         if (folder / "results.json").exists() and self.settings.on_exists == "refuse":
             raise UserError(
                 f"hydra.sweep.dir={folder} holds a sweep: choose another folder, on_exists=resume to run what is "
@@ -176,22 +176,22 @@ class _Sweep:
         return jobs
 
     def _job(self, number: int, overrides: Overrides) -> SweepJob:
-        fixed = set(self.overrides)
-        swept = dict(text.lstrip("+").split("=", 1) for text in overrides if text not in fixed)
+        constants = set(self.overrides)
+        values = dict(text.lstrip("+").split("=", 1) for text in overrides if text not in constants)
         settings = self.checked.get(overrides) or self._settled(overrides)
-        name = ",".join(f"{key}={value}".replace("/", "_") for key, value in swept.items())
+        name = ",".join(f"{key}={value}".replace("/", "_") for key, value in values.items())
         subdir = fill(str(self.hydra["sweep.subdir"]), settings.composed, num=number, override_dirname=name)
         order = Order(settings, folder=self.folder / subdir, overrides=overrides, options=self.options)
-        return SweepJob(number, order, swept, self._arguments(order))
+        return SweepJob(number, order, values, self._arguments(order))
 
     def _arguments(self, order: Order) -> list[str]:
         """Returns the arguments of `gnnkit` that run the job alone."""
-        quoted = str(order.folder).replace("\\", "\\\\").replace("'", "\\'")
+        folder = str(order.folder).replace("\\", "\\\\").replace("'", "\\'")
         verbose = [text for key, text in self.hydra.typed.items() if key == "verbose"]
-        return [*order.options, *order.overrides, *verbose, f"hydra.run.dir='{quoted}'"]
+        return [*order.options, *order.overrides, *verbose, f"hydra.run.dir='{folder}'"]
 
 
 def _first_values(overrides: Sequence[str]) -> list[str]:
     """Returns the overrides with the first value of each swept key."""
-    fixed, swept = spaces(overrides)
-    return [*fixed, *(f"{space.key}={space.ends[0]}" for space in swept)]
+    constants, axes = spaces(overrides)
+    return [*constants, *(f"{space.key}={space.ends[0]}" for space in axes)]

@@ -31,13 +31,13 @@ def write(outcomes: Sequence[JobOutcome], folder: Path) -> None:
     rows = [_row(outcome) for outcome in outcomes]
     write_atomically(folder / "results.json", json.dumps(finite(rows), indent=2, allow_nan=False).encode())
     runs = [outcome.run for outcome in outcomes]
-    swept = _names(run.swept for run in runs)
-    figures = [name for name in _names(run.figures for run in runs) if name not in swept]
+    keys = _names(run.swept for run in runs)
+    figures = [name for name in _names(run.figures for run in runs) if name not in keys]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["job", "status", "exit_code", *swept, *figures, "folder"])
+    writer.writerow(["job", "status", "exit_code", *keys, *figures, "folder"])
     for outcome, run in zip(outcomes, runs, strict=True):
-        values = [_value(run, name) for name in (*swept, *figures)]
+        values = [_value(run, name) for name in (*keys, *figures)]
         writer.writerow([run.number, run.status, outcome.exit_code, *values, run.folder])
     write_atomically(folder / "results.csv", text.getvalue().encode())
 
@@ -59,10 +59,10 @@ def _row(outcome: JobOutcome) -> dict[str, object]:
 def shown(outcomes: Sequence[JobOutcome], task: Task) -> str:
     """Returns the table, and the means over seeds if several were run."""
     runs = [outcome.run for outcome in outcomes]
-    swept, figures = _names(run.swept for run in runs), main_figures(outcomes, task)
-    lines = [["job", *swept, *figures, ""]]
+    keys, figures = _names(run.swept for run in runs), main_figures(outcomes, task)
+    lines = [["job", *keys, *figures, ""]]
     for run in runs:
-        cells = [format_figure(_value(run, name)) for name in (*swept, *figures)]
+        cells = [format_figure(_value(run, name)) for name in (*keys, *figures)]
         remark = "" if run.status == DONE else " ".join(filter(None, [run.status, run.remark]))
         lines.append([str(run.number), *cells, remark])
     return "\n".join([*aligned(lines), *_over_seeds(runs, figures)])
@@ -99,9 +99,9 @@ def _over_seeds(runs: Sequence[SweptRun], figures: Sequence[str]) -> list[str]:
     lines = []
     for values, members in by_seed(run for run in runs if run.status == DONE).items():
         if len(members) > 1:
-            chosen = " ".join(f"{key}={value}" for key, value in values)
+            setting = " ".join(f"{key}={value}" for key, value in values)
             parts = [f"{name} {_spread(members, name)}" for name in names]
-            lines.append(f"mean of {len(members)} seeds{f', {chosen}' if chosen else ''}: {'  '.join(parts)}")
+            lines.append(f"mean of {len(members)} seeds{f', {setting}' if setting else ''}: {'  '.join(parts)}")
     return lines
 
 
@@ -138,13 +138,13 @@ class SweepPage:
         self.folder, self.task, self.goal = folder, task, goal
         self._next = 0.0  # time of `time.monotonic` of the next page
 
-    def write(self, outcomes: Sequence[JobOutcome], *, ended: bool) -> None:
+    def write(self, outcomes: Sequence[JobOutcome], *, is_last: bool) -> None:
         """Writes the page, unless pages take too much of a running sweep's time."""
-        begun = time.monotonic()
-        if not ended and begun < self._next:
+        start = time.monotonic()
+        if not is_last and start < self._next:
             return
         main, lower = self.goal(outcomes, self.task)
         with as_a_warning():
             columns = list(dict.fromkeys([main, *main_figures(outcomes, self.task)]))
-            write_sweep(Sweep([outcome.run for outcome in outcomes], main, lower, columns, ended), self.folder)
-        self._next = time.monotonic() + (time.monotonic() - begun) / _PAGE_SHARE
+            write_sweep(Sweep([outcome.run for outcome in outcomes], main, lower, columns, is_last), self.folder)
+        self._next = time.monotonic() + (time.monotonic() - start) / _PAGE_SHARE

@@ -37,13 +37,13 @@ def check_callback(make: Callable[[], Any]) -> None:
     """
     check_maker(make, Callback)
     callback.check(type(make()).__name__, make())
-    ((expected, epochs, _),) = on_ranks(check_graph(), ONE, lambda worker: _trained(make(), worker))
+    ((reference, epochs, _),) = on_ranks(check_graph(), ONE, lambda worker: _train(make(), worker))
     states = []
     for rank, (parameters, done, state) in enumerate(
-        on_ranks(check_graph(), Grid(3, 1, 1), lambda worker: _trained(make(), worker))
+        on_ranks(check_graph(), Grid(3, 1, 1), lambda worker: _train(make(), worker))
     ):
         assert done == epochs, f"rank {rank} of 3 ends after {done} epochs, one rank after {epochs}"
-        assert_close(parameters, expected, f"parameters of rank {rank} of 3, against one rank")
+        assert_close(parameters, reference, f"parameters of rank {rank} of 3, against one rank")
         states.append(checkpoint.pack(state))
         assert torch.equal(states[-1], states[0]), f"the state of rank {rank} is not the state of rank 0"
     again = make()
@@ -51,7 +51,7 @@ def check_callback(make: Callable[[], Any]) -> None:
     assert torch.equal(checkpoint.pack(again.state_dict()), states[0]), "load_state_dict does not restore state_dict"
 
 
-def _trained(callback: Any, worker: Worker) -> tuple[Tensor, int, dict[str, Any]]:
+def _train(callback: Any, worker: Worker) -> tuple[Tensor, int, dict[str, Any]]:
     """Returns this rank's parameters, number of epochs, and the callback's state."""
     torch.manual_seed(0)
     strategy = VertexCentric()

@@ -41,9 +41,9 @@ def _check_all_to_all(comm: Communicator) -> None:
     send = [(comm.rank + 2 * peer) % 3 for peer in range(comm.world_size)]
     recv = [(peer + 2 * comm.rank) % 3 for peer in range(comm.world_size)]
     rows = [torch.full((count, 2), comm.rank * 100.0 + peer) for peer, count in enumerate(send)]
-    expected = [torch.full((count, 2), peer * 100.0 + comm.rank) for peer, count in enumerate(recv)]
-    received = comm.all_to_all(torch.cat(rows).to(comm.device), send, recv).cpu()
-    assert torch.equal(received, torch.cat(expected)), "all_to_all delivers the parts in the order of their senders"
+    reference = [torch.full((count, 2), peer * 100.0 + comm.rank) for peer, count in enumerate(recv)]
+    output = comm.all_to_all(torch.cat(rows).to(comm.device), send, recv).cpu()
+    assert torch.equal(output, torch.cat(reference)), "all_to_all delivers the parts in the order of their senders"
     nothing = comm.all_to_all(torch.empty(0, 4, device=comm.device), [0] * comm.world_size, [0] * comm.world_size)
     assert nothing.shape == (0, 4), "all_to_all of nothing keeps the shape of rows"
 
@@ -52,33 +52,33 @@ def _check_start(comm: Communicator) -> None:
     """Checks asynchronous exchanges of few and many rows."""
     for num_rows, lends in itertools.product((0, 2, 900), (False, True)):
         pending = [_begin(comm, num_rows, turn) for turn in range(3)]
-        received = []
+        outputs = []
         for turn, exchange in enumerate(pending):
             if lends:
                 with exchange.borrow() as rows:
                     assert rows.is_contiguous(), "borrow lends rows that are contiguous"
-                    received.append(rows.cpu().clone())
+                    outputs.append(rows.cpu().clone())
             else:
-                received.append(exchange.wait())
+                outputs.append(exchange.wait())
             message = f"{'borrow' if lends else 'wait'} delivers the rows of its own exchange by sender"
-            assert torch.equal(received[-1].cpu(), _expected(comm, num_rows, turn)), message
+            assert torch.equal(outputs[-1].cpu(), _reference(comm, num_rows, turn)), message
         _begin(comm, num_rows, 3).wait()
-        all_equal = all(torch.equal(rows.cpu(), _expected(comm, num_rows, turn)) for turn, rows in enumerate(received))
+        all_equal = all(torch.equal(rows.cpu(), _reference(comm, num_rows, turn)) for turn, rows in enumerate(outputs))
         assert all_equal, "rows that wait has returned stay as they are"
 
 
 def _begin(comm: Communicator, num_rows: int, turn: int) -> Pending:
     """Starts an exchange in which each rank sends rows to all ranks but the next."""
-    sent = [0 if peer == (comm.rank + 1) % comm.world_size else num_rows for peer in range(comm.world_size)]
-    received = [0 if comm.rank == (peer + 1) % comm.world_size else num_rows for peer in range(comm.world_size)]
+    send = [0 if peer == (comm.rank + 1) % comm.world_size else num_rows for peer in range(comm.world_size)]
+    recv = [0 if comm.rank == (peer + 1) % comm.world_size else num_rows for peer in range(comm.world_size)]
     source = (10.0 * comm.rank + torch.arange(5.0)[:, None].expand(5, 4)).to(comm.device)
-    index = torch.arange(sum(sent), device=comm.device) + turn
+    index = torch.arange(sum(send), device=comm.device) + turn
     if turn == 1:
-        return comm.start(source[index % 5], sent, received)
-    return comm.start(source, sent, received, index=index % 5)
+        return comm.start(source[index % 5], send, recv)
+    return comm.start(source, send, recv, index=index % 5)
 
 
-def _expected(comm: Communicator, num_rows: int, turn: int) -> Tensor:
+def _reference(comm: Communicator, num_rows: int, turn: int) -> Tensor:
     """Returns the rows that should arrive in an exchange of `_begin`."""
     parts = [torch.empty(0, 4)]
     for peer in range(comm.world_size):
@@ -133,12 +133,12 @@ def _check_order(box: Mailbox) -> None:
     for number, dst in itertools.product(range(6), range(box.world_size)):
         box.put(dst, "odd" if number % 2 else "even", {"number": number})
     for src in reversed(range(box.world_size)):
-        for tag, expected in (("odd", [1, 3, 5]), ("even", [0, 2, 4])):
-            messages = [box.take(tag, src=src, timeout=PATIENCE) for _ in expected]
+        for tag, numbers in (("odd", [1, 3, 5]), ("even", [0, 2, 4])):
+            messages = [box.take(tag, src=src, timeout=PATIENCE) for _ in numbers]
             assert all((message.src, message.tag) == (src, tag) for message in messages), (
                 "take returns what was asked for"
             )
-            assert [message.fields["number"] for message in messages] == expected, (
+            assert [message.fields["number"] for message in messages] == numbers, (
                 "messages from one sender with one tag arrive in order"
             )
 
@@ -160,13 +160,13 @@ def _check_content(box: Mailbox, device: torch.device) -> None:
     for src in range(box.world_size):
         message = box.take("content", src=src, timeout=PATIENCE)
         assert message.fields == fields, "JSON values arrive unchanged"
-        expected = _tensors(src)
-        assert list(message.tensors) == list(expected), "tensors arrive under their names"
+        reference = _tensors(src)
+        assert list(message.tensors) == list(reference), "tensors arrive under their names"
         for name, tensor in message.tensors.items():
-            layout, wanted = (tensor.dtype, tensor.shape), (expected[name].dtype, expected[name].shape)
-            assert layout == wanted, f"tensor {name} arrives as {layout}, sent as {wanted}"
+            layout, reference_layout = (tensor.dtype, tensor.shape), (reference[name].dtype, reference[name].shape)
+            assert layout == reference_layout, f"tensor {name} arrives as {layout}, sent as {reference_layout}"
             assert tensor.device.type == "cpu", "tensors arrive on the CPU"
-            assert torch.equal(tensor, expected[name]), f"tensor {name} arrives with other values"
+            assert torch.equal(tensor, reference[name]), f"tensor {name} arrives with other values"
 
 
 def _tensors(rank: int) -> dict[str, Tensor]:

@@ -35,20 +35,20 @@ def check_dataset(dataset: Dataset) -> Graph:
     return graph
 
 
-def check_same(graph: Graph, again: Graph, who: str) -> None:
+def check_same(graph: Graph, again: Graph, subject: str) -> None:
     """Raises `AssertionError` if the arrays of two graphs differ.
 
     Args:
-        who: Start of the message.
+        subject: Start of the message.
     """
-    assert graph.class_names == again.class_names, f"{who} other class_names"
-    for (name, one), (_, other) in zip(_arrays(graph), _arrays(again), strict=True):
-        same = (
-            one is other
-            if one is None or other is None
-            else np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    assert graph.class_names == again.class_names, f"{subject} other class_names"
+    for (name, value), (_, value_again) in zip(_arrays(graph), _arrays(again), strict=True):
+        is_same = (
+            value is value_again
+            if value is None or value_again is None
+            else np.array_equal(value, value_again, equal_nan=value.dtype.kind == "f")
         )
-        assert same, f"{who} other {name}"
+        assert is_same, f"{subject} other {name}"
 
 
 def _arrays(graph: Graph) -> list[tuple[str, np.ndarray | None]]:

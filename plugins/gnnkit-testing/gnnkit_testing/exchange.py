@@ -45,14 +45,14 @@ def check_exchange(make: Callable[[], RowExchange]) -> None:
         runs, keeps = _Runs(make, model), make().keeps_state
         first = runs.on(grid)
         assert all(bool(gradient.isfinite().all()) for gradient in first), f"on {grid} a gradient is not finite"
-        resumed = "after the run was resumed from its state" if keeps else "without state, though keeps_state is false"
-        _check_same(runs.on(grid, resume=True, state=keeps), first, f"on {grid} {resumed}")
+        case = "after the run was resumed from its state" if keeps else "without state, though keeps_state is false"
+        _check_same(runs.on(grid, resume=True, state=keeps), first, f"on {grid} {case}")
         if make().exact:
-            for found, expected in zip(first, alone, strict=True):
-                assert_close(found, expected, f"gradient on {grid} of an exact exchange")
+            for actual, reference in zip(first, alone, strict=True):
+                assert_close(actual, reference, f"gradient on {grid} of an exact exchange")
         if not make().every_epoch:
-            paused = runs.on(grid, exchanges=PAUSES)
-            _check_same(runs.on(grid, exchanges=PAUSES, resume=True), paused, f"on {grid} with pauses, resumed")
+            with_pauses = runs.on(grid, exchanges=PAUSES)
+            _check_same(runs.on(grid, exchanges=PAUSES, resume=True), with_pauses, f"on {grid} with pauses, resumed")
         _check_second_look(make, grid)
     _check_own_rows(make)
 
@@ -81,10 +81,10 @@ class _Runs:
             x, gradients = worker.features.rows(worker.shard.owned), []
             for epoch, now in enumerate(exchanges):
                 if resume and epoch == RESUMED:
-                    restored = checkpoint.unpack(checkpoint.pack(passes.state_dict()))
+                    saved_state = checkpoint.unpack(checkpoint.pack(passes.state_dict()))
                     passes = self._passes(engine, exchanges)
                     if state:
-                        passes.load_state_dict(restored, worker.device)
+                        passes.load_state_dict(saved_state, worker.device)
                 gradients.append(_gradient(replica, engine, x, passes.step(epoch, exchanges=now)))
                 with torch.no_grad():
                     for parameter in replica.parameters():
@@ -141,22 +141,22 @@ def _check_own_rows(make: Callable[[], RowExchange]) -> None:
 
     def work(worker: Worker) -> list[tuple[Tensor, Tensor]]:
         engine, rank = worker.engine(object()), worker.comm.rank
-        found = []
+        pairs = []
         for turn in range(worker.comm.world_size):
             passes = ForwardPasses(make(), engine.topology, pauses=False)
             for epoch in range(2):
                 x = worker.features.rows(worker.shard.owned) * (epoch + 1) * (rank == turn)
                 sums = [_sum(engine, x, forward) for forward in (passes.step(epoch, exchanges=True), ForwardPass())]
                 if rank == turn:
-                    found.append((sums[0], sums[1]))
+                    pairs.append((sums[0], sums[1]))
         engine.close()
-        return found
+        return pairs
 
     for pairs in on_ranks(check_graph(), ROWS, work):
-        for actual, expected in pairs:
-            assert_close(actual, expected, "sums over a rank's own rows, while rows of other ranks are zeros")
+        for actual, reference in pairs:
+            assert_close(actual, reference, "sums over a rank's own rows, while rows of other ranks are zeros")
 
 
-def _check_same(found: list[Tensor], expected: list[Tensor], where: str) -> None:
-    for epoch, (one, other) in enumerate(zip(found, expected, strict=True)):
-        assert torch.equal(one, other), f"gradients of epoch {epoch} differ {where}"
+def _check_same(gradients: list[Tensor], references: list[Tensor], context: str) -> None:
+    for epoch, (gradient, reference) in enumerate(zip(gradients, references, strict=True)):
+        assert torch.equal(gradient, reference), f"gradients of epoch {epoch} differ {context}"

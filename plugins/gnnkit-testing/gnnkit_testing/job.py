@@ -32,12 +32,12 @@ def check_job(job: type[Job]) -> None:
 
 
 def _check_keys(job: type[Job]) -> None:
-    described = keys.read(plugins.JOBS, job.name)
-    assert described.summary, f"the first line of conf/jobs/{job.name}.yaml must be a comment on the job"
-    assert all(key.comment for key in described.keys), f"each key of {job.name}.yaml must have a comment"
-    written, rules = {key.name for key in described.keys}, dict(_rules(job.keys)) if job.keys else {}
-    assert written == rules.keys(), f"{job.name}.yaml has {sorted(written)}, and `keys` {sorted(rules)}"
-    for key in described.keys:
+    schema = keys.read(plugins.JOBS, job.name)
+    assert schema.summary, f"the first line of conf/jobs/{job.name}.yaml must be a comment on the job"
+    assert all(key.comment for key in schema.keys), f"each key of {job.name}.yaml must have a comment"
+    names, rules = {key.name for key in schema.keys}, dict(_rules(job.keys)) if job.keys else {}
+    assert names == rules.keys(), f"{job.name}.yaml has {sorted(names)}, and `keys` {sorted(rules)}"
+    for key in schema.keys:
         if key.value is not None:  # null may stand for a key that the user has to set
             try:
                 rules[key.name].read(key.name, key.value)
@@ -48,8 +48,8 @@ def _check_keys(job: type[Job]) -> None:
     )
     of_jobs = (keys.read(plugins.JOBS, name) for name in plugins.names("job") if name != job.name)
     for option in (keys.read("", config.MAIN), *of_jobs):
-        shared = written.intersection(key.name for key in option.keys)
-        assert not shared, f"{shared} are keys of {option.name}, too"
+        duplicates = names.intersection(key.name for key in option.keys)
+        assert not duplicates, f"{duplicates} are keys of {option.name}, too"
 
 
 def _rules(section: type[Section], prefix: str = "") -> Iterator[tuple[str, KeyRule]]:

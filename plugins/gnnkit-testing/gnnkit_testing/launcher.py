@@ -51,10 +51,10 @@ def check_launcher(make: Callable[[], Launcher]) -> None:
     launcher = make()
     assert launcher.starts, "a launcher starts ranks or jobs"
     assert {*launcher.starts} <= {RANKS, JOBS}, f"a launcher starts {RANKS} or {JOBS}, not {launcher.starts}"
-    if (started := launcher.started()) is not None:
-        results = launcher.ranks(Ranks(_place, started.world_size, Gloo, TIMEOUT))
-        assert list(results) == [started.rank], "a rank that was started before returns its own result"
-        _check_place(results, started.world_size, launcher)
+    if (own_place := launcher.started()) is not None:
+        results = launcher.ranks(Ranks(_place, own_place.world_size, Gloo, TIMEOUT))
+        assert list(results) == [own_place.rank], "a rank that was started before returns its own result"
+        _check_place(results, own_place.world_size, launcher)
         return
     if RANKS in launcher.starts:
         _check_ranks(launcher)
@@ -66,22 +66,22 @@ def _check_ranks(launcher: Launcher) -> None:
     results = _run(launcher, _place)
     assert sorted(results) == list(range(WORLD_SIZE)), f"results are of ranks {sorted(results)}"
     _check_place(results, WORLD_SIZE, launcher)
-    text = _refused(launcher, _fail, Exception if launcher.inline else RankError)
+    text = _error_text(launcher, _fail, Exception if launcher.inline else RankError)
     assert "rank 1" in text, f"a rank that fails is not named: {text}"
     assert TOLD in text, f"the error of a rank is not told: {text}"
-    assert _refused(launcher, _refuse, UserError) == TOLD, "a UserError of a rank comes with another message"
+    assert _error_text(launcher, _refuse, UserError) == TOLD, "a UserError of a rank comes with another message"
     if launcher.inline:  # killing a rank would kill the caller
         return
-    killed = _refused(launcher, _kill, RankError)
-    assert "SIGKILL" in killed, f"SIGKILL is not named: {killed}"
-    assert launcher.in_one_process or "rank 1" in killed, f"a rank that is killed is not named: {killed}"
-    assert _refused(launcher, _sleep, _Stop, meanwhile=_stop) == TOLD, "an error of `meanwhile` gets lost"
+    message = _error_text(launcher, _kill, RankError)
+    assert "SIGKILL" in message, f"SIGKILL is not named: {message}"
+    assert launcher.in_one_process or "rank 1" in message, f"a rank that is killed is not named: {message}"
+    assert _error_text(launcher, _sleep, _Stop, meanwhile=_stop) == TOLD, "an error of `meanwhile` gets lost"
 
 
 def _check_place(results: Mapping[int, Any], world_size: int, launcher: Launcher) -> None:
     for rank, place in results.items():
-        expected = {"rank": rank, "world_size": world_size, "sum": world_size * (world_size - 1) / 2}
-        assert place["comm"] == expected, f"rank {rank} has {place['comm']}, expected {expected}"
+        reference = {"rank": rank, "world_size": world_size, "sum": world_size * (world_size - 1) / 2}
+        assert place["comm"] == reference, f"rank {rank} has {place['comm']}, expected {reference}"
         if not launcher.in_one_process:
             variables = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
             rank_variables = {name: place["environment"].get(name) for name in variables}
@@ -103,7 +103,7 @@ def _run(
     comm: type[Communicator] = Threads if launcher.in_one_process else Gloo
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ranks = Ranks(functools.partial(_noted, folder, work), WORLD_SIZE, comm, TIMEOUT)
+        ranks = Ranks(functools.partial(_record_process, folder, work), WORLD_SIZE, comm, TIMEOUT)
         try:
             return launcher.ranks(ranks, lambda: meanwhile(folder))
         finally:
@@ -111,12 +111,12 @@ def _run(
             assert seconds < DEADLINE, f"the end of a rank is reported after {seconds:.1f} s"
             pids = {int(path.suffix[1:]) for path in folder.iterdir()} - {os.getpid()}
             deadline = time.monotonic() + ENDING
-            while left := [pid for pid in pids if _lives(pid)]:
-                assert time.monotonic() < deadline, f"processes {left} of ranks are left"
+            while alive := [pid for pid in pids if _lives(pid)]:
+                assert time.monotonic() < deadline, f"processes {alive} of ranks are left"
                 time.sleep(0.05)
 
 
-def _refused(
+def _error_text(
     launcher: Launcher,
     work: Callable[[Communicator], Any],
     kind: type[Exception],
@@ -131,7 +131,7 @@ def _refused(
     raise AssertionError("ranks that have failed end without an error")
 
 
-def _noted(folder: Path, work: Callable[[Communicator], Any], comm: Communicator) -> Any:
+def _record_process(folder: Path, work: Callable[[Communicator], Any], comm: Communicator) -> Any:
     """Records a rank's process, and runs `work` when all have done so."""
     (folder / f"{comm.rank}.{os.getpid()}").touch()
     comm.all_reduce(torch.zeros(1))
@@ -148,8 +148,8 @@ def _lives(pid: int) -> bool:
 
 def _place(comm: Communicator) -> Json:
     total = comm.all_reduce(torch.tensor([float(comm.rank)])).item()
-    seen = {"rank": comm.rank, "world_size": comm.world_size, "sum": total}
-    return {"comm": seen, "environment": dict(os.environ), "pid": os.getpid()}
+    facts = {"rank": comm.rank, "world_size": comm.world_size, "sum": total}
+    return {"comm": facts, "environment": dict(os.environ), "pid": os.getpid()}
 
 
 def _fail(comm: Communicator) -> None:
@@ -191,5 +191,5 @@ def _check_jobs(launcher: Launcher) -> None:
         assert codes[0][1] == 0, f"a job that succeeds has exit code {codes[0][1]}"
         assert codes[1][1] != 0, "a job that fails has exit code 0"
         texts = [log.read_text(encoding="utf-8") for log in logs]
-    for text, expected in zip(texts, ("gnnkit ", "gnnkit: error: "), strict=True):
-        assert expected in text, f"the log of a job lacks {expected!r}: {text!r}"
+    for text, phrase in zip(texts, ("gnnkit ", "gnnkit: error: "), strict=True):
+        assert phrase in text, f"the log of a job lacks {phrase!r}: {text!r}"

@@ -47,24 +47,26 @@ def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = G
     assert isinstance(layers, int), f"num_layers={layers} must say how many adjacencies the model reads"
     for training in (False, True):
         model.train(training)
-        expected = _answer(model, ONE)
-        assert expected.logits.shape[1] == CLASSES, f"{expected.logits.shape[1]} logits a node for {CLASSES} classes"
+        reference = _answer(model, ONE)
+        assert reference.logits.shape[1] == CLASSES, f"{reference.logits.shape[1]} logits a node for {CLASSES} classes"
         cases = [(grid, False, f"on {grid} against one rank") for grid in grids]
         if getattr(model, "reads_sparse", False):
             cases.append((ONE, True, "from sparse rows against dense ones"))
-        for grid, sparse, where in cases:
+        for grid, sparse, layout in cases:
             mode = "in training" if training else "in evaluation"
-            _check_answer(model, _answer(model, grid, sparse=sparse), expected, f"{where}, {mode}")
+            _check_answer(model, _answer(model, grid, sparse=sparse), reference, f"{layout}, {mode}")
     if is_installed():
         check_witness(make, grids[:1], epochs=2)
     else:
         warnings.warn("check_model does not compare with plain torch: pip install gnnkit-witness", stacklevel=2)
 
 
-def _check_answer(model: nn.Module, answer: _Answer, expected: _Answer, where: str) -> None:
-    assert_close(answer.logits, expected.logits, f"logits {where}")
-    for (name, _), one, other in zip(model.named_parameters(), answer.gradients, expected.gradients, strict=True):
-        assert_close(one, other, f"gradient of {name} {where}")
+def _check_answer(model: nn.Module, answer: _Answer, reference: _Answer, layout: str) -> None:
+    assert_close(answer.logits, reference.logits, f"logits {layout}")
+    for (name, _), gradient, target in zip(
+        model.named_parameters(), answer.gradients, reference.gradients, strict=True
+    ):
+        assert_close(gradient, target, f"gradient of {name} {layout}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,10 +102,10 @@ def check_program(make: Callable[[], Program], grids: Sequence[Grid] = GRIDS) ->
         grids: Rank grids. Default: one of each kind.
     """
     check_maker(make, Program)
-    expected, iterations = _run(make(), ONE)
+    reference, iterations = _run(make(), ONE)
     for grid in grids:
         values, steps = _run(make(), grid)
-        assert_close(values, expected, f"values on {grid} against one rank")
+        assert_close(values, reference, f"values on {grid} against one rank")
         assert steps == iterations, f"{steps} steps on {grid}, {iterations} on one rank"
 
 

@@ -36,9 +36,9 @@ def check_order(order: NodeOrder) -> None:
         for name in ("indptr", "indices"):
             assert np.array_equal(getattr(graph.csc, name), getattr(before.csc, name)), "the graph must not change"
     graph = check_graph()
-    expected = _logits_and_gradients(graph, ONE, None)
+    reference = _logits_and_gradients(graph, ONE, None)
     for grid in (ONE, *GRIDS):
-        for actual, right in zip(_logits_and_gradients(graph, grid, order), expected, strict=True):
+        for actual, right in zip(_logits_and_gradients(graph, grid, order), reference, strict=True):
             assert_close(actual, right, f"logits and gradients on {grid}")
 
 

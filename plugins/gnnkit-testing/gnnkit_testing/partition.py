@@ -25,23 +25,23 @@ def check_partitioner(partitioner: Partitioner) -> None:
         for shape in ((1, 1, 1), (3, 1, 1), (2, 2, 1), (1, 3, 1), (2, 2, 2)):
             _check_partition(partitioner, graph, Grid(*shape))
         if not partitioner.reads_grid:
-            one, other = (partitioner.assign(graph, Grid(*shape)).node_rank for shape in ((4, 1, 1), (2, 1, 2)))
-            assert np.array_equal(one, other), f"{graph.num_nodes} nodes: reads_grid is False, and owners differ"
+            first, second = (partitioner.assign(graph, Grid(*shape)).node_rank for shape in ((4, 1, 1), (2, 1, 2)))
+            assert np.array_equal(first, second), f"{graph.num_nodes} nodes: reads_grid is False, and owners differ"
         for name in ("indptr", "indices"):
             assert np.array_equal(getattr(graph.csc, name), getattr(before.csc, name)), "the graph must not change"
 
 
 def _check_partition(partitioner: Partitioner, graph: Graph, grid: Grid) -> None:
     partition, again = partitioner.assign(graph, grid), partitioner.assign(graph, grid)
-    where = f"{graph.num_nodes} nodes on {grid}"
-    assert partition.grid == grid, f"{where}: another grid"
-    assert partition.node_rank.shape == (graph.num_nodes,), f"{where}: one owner for each node"
-    assert partition.node_rank.dtype == np.int32, f"{where}: owners are int32"
-    assert np.array_equal(partition.node_rank, again.node_rank), f"{where}: other owners in the second call"
+    case = f"{graph.num_nodes} nodes on {grid}"
+    assert partition.grid == grid, f"{case}: another grid"
+    assert partition.node_rank.shape == (graph.num_nodes,), f"{case}: one owner for each node"
+    assert partition.node_rank.dtype == np.int32, f"{case}: owners are int32"
+    assert np.array_equal(partition.node_rank, again.node_rank), f"{case}: other owners in the second call"
     cells = partition.cells_of_edges(graph)
-    assert np.array_equal(cells, again.cells_of_edges(graph)), f"{where}: other cells in the second call"
+    assert np.array_equal(cells, again.cells_of_edges(graph)), f"{case}: other cells in the second call"
     shards = list(cut_all(graph, partition))
-    owned = np.sort(np.concatenate([shard.owned for shard in shards]))
-    assert np.array_equal(owned, np.arange(graph.num_nodes)), f"{where}: every node has one owner"
-    held = np.sort(np.concatenate([shard.edge_ids for shard in shards if shard.slice == 0]))
-    assert np.array_equal(held, np.arange(graph.num_edges)), f"{where}: every edge has one cell"
+    nodes = np.sort(np.concatenate([shard.owned for shard in shards]))
+    assert np.array_equal(nodes, np.arange(graph.num_nodes)), f"{case}: every node has one owner"
+    edges = np.sort(np.concatenate([shard.edge_ids for shard in shards if shard.slice == 0]))
+    assert np.array_equal(edges, np.arange(graph.num_edges)), f"{case}: every edge has one cell"

@@ -65,15 +65,15 @@ def owned(worker: Worker) -> Tensor:  # [num_owned]
     return torch.tensor(worker.shard.owned.astype(np.int64))
 
 
-def assert_close(found: Tensor, expected: Tensor, message: str) -> None:
+def assert_close(actual: Tensor, expected: Tensor, message: str) -> None:
     """Checks that two tensors are equal up to float64 rounding.
 
     Args:
-        found: The tensor to check.
+        actual: The tensor to check.
         expected: The reference, of the same shape.
         message: Names the tensor in the error.
     """
-    assert found.shape == expected.shape, f"{message}: shape {tuple(found.shape)}, expected {tuple(expected.shape)}"
-    difference = float((found - expected).abs().max()) if found.numel() else 0.0
-    largest = float(expected.abs().max()) if found.numel() else 0.0
+    assert actual.shape == expected.shape, f"{message}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
+    difference = float((actual - expected).abs().max()) if actual.numel() else 0.0
+    largest = float(expected.abs().max()) if actual.numel() else 0.0
     assert difference <= 1e-10 * max(1.0, largest), f"{message}: they differ by {difference:.3g}"

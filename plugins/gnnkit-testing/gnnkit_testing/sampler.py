@@ -43,11 +43,11 @@ def check_sampler(sampler: Sampler, graph: CSC, seeds: Ids, *, key: int = 7) -> 
 
 def _check_by_node(sampler: Sampler, hop: Hop, graph: CSC, seeds: Ids, key: int) -> None:
     """Compares the draws of every other seed with its draws among all seeds."""
-    chosen = np.arange(len(seeds)) % 2 == 1
-    alone = sampler.draw(graph, seeds[chosen], 0, key=key)
+    is_alone = np.arange(len(seeds)) % 2 == 1
+    alone = sampler.draw(graph, seeds[is_alone], 0, key=key)
     np.testing.assert_array_equal(
         alone.sources,
-        hop.sources[np.repeat(chosen, np.diff(hop.indptr))],
+        hop.sources[np.repeat(is_alone, np.diff(hop.indptr))],
         err_msg="a node's draws depend on the other nodes of the hop; use a generator per node, or set by_node = False",
     )
 
@@ -61,8 +61,8 @@ def _broken_promises() -> Iterator[None]:
         raise AssertionError(str(error)) from error
 
 
-def _check_equal(one: MiniBatch, other: MiniBatch, message: str) -> None:
-    for a, b in zip(one.blocks, other.blocks, strict=True):
+def _check_equal(first: MiniBatch, second: MiniBatch, message: str) -> None:
+    for a, b in zip(first.blocks, second.blocks, strict=True):
         for name in ("indptr", "indices", "src_nodes", "edge_ids", "weight"):
             np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=f"{message}: {name}")
 

@@ -78,15 +78,15 @@ def check_strategy(
         _check_repeats(runs, again, str(grid))
         alone = make().on_one_rank(grid.world_size, draws)
         if alone is not None:
-            (one,) = check.runs(lambda alone=alone: alone, ONE)  # type: ignore[misc]
-            _check_gradients(runs, one, str(grid))
+            (single,) = check.runs(lambda alone=alone: alone, ONE)  # type: ignore[misc]
+            _check_gradients(runs, single, str(grid))
 
 
-def _check_gradients(runs: list[_Run], one: _Run, where: str) -> None:
+def _check_gradients(runs: list[_Run], single: _Run, layout: str) -> None:
     """Compares the sum of the ranks' gradients with one rank's gradient."""
     for place, steps in enumerate(zip(*(run.steps for run in runs), strict=True)):
         gradient = torch.stack([step.gradient for step in steps]).sum(0)
-        assert_close(gradient, one.steps[place].gradient, f"gradient in batch {place} on {where} against one rank")
+        assert_close(gradient, single.steps[place].gradient, f"gradient in batch {place} on {layout} against one rank")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,16 +105,16 @@ class _Check:
             strategy.check(worker.sampler, replica.num_layers)
             strategy.setup(worker, replica)
             batches = [batch for epoch in range(EPOCHS) for batch in strategy.batches(epoch)]
-            named = all(batch.nodes is not None for batch in batches)
-            assert named or strategy.lacks(LearnedInputs), (
+            has_nodes = all(batch.nodes is not None for batch in batches)
+            assert has_nodes or strategy.lacks(LearnedInputs), (
                 "input rows may be learned, but batches do not name their nodes"
             )
             steps = [_step(batch, replica) for batch in batches]
             counts = [strategy.num_batches(epoch) for epoch in range(EPOCHS)]
             assert sum(counts) == len(steps), f"num_batches promises {counts}, batches gives {len(steps)} in all"
             for first in range(counts[0] + 1):
-                left = [_step(batch, replica) for batch in strategy.batches(0, first)]
-                _check_same(left, steps[first : counts[0]], f"batches(0, first={first})")
+                tail = [_step(batch, replica) for batch in strategy.batches(0, first)]
+                _check_same(tail, steps[first : counts[0]], f"batches(0, first={first})")
             return _Run(steps)
 
         return on_ranks(check_graph(), grid, work, whole=self.whole, sampler=self.sampler)
@@ -163,61 +163,61 @@ def _loss_nodes(batch: Batch) -> Tensor:
     return nodes
 
 
-def _check_agreement(runs: list[_Run], where: str) -> None:
+def _check_agreement(runs: list[_Run], layout: str) -> None:
     counts = [len(run.steps) for run in runs]
-    assert len(set(counts)) == 1, f"on {where} ranks get {counts} batches, not equally many"
-    assert counts[0] > 0, f"on {where} an epoch has no batches"
+    assert len(set(counts)) == 1, f"on {layout} ranks get {counts} batches, not equally many"
+    assert counts[0] > 0, f"on {layout} an epoch has no batches"
     batches = list(zip(*(run.steps for run in runs), strict=True))
     for place, steps in enumerate(batches):
-        assert len({step.update for step in steps}) == 1, f"on {where} ranks disagree on update in batch {place}"
-    _check_row_counts(batches, where)
+        assert len({step.update for step in steps}) == 1, f"on {layout} ranks disagree on update in batch {place}"
+    _check_row_counts(batches, layout)
 
 
-def _check_row_counts(batches: Sequence[tuple[_Step, ...]], where: str) -> None:
+def _check_row_counts(batches: Sequence[tuple[_Step, ...]], layout: str) -> None:
     """Checks `total` of all steps. `batches` holds the ranks' steps, batch by batch."""
     rows, group = 0, list[tuple[int, _Step]]()  # of accumulating steps, up to the one that ends them
     for place, steps in enumerate(batches):
         if steps[0].update in ("own", "average"):
-            _check_totals([(place, step, len(step.nodes)) for step in steps], where)
+            _check_totals([(place, step, len(step.nodes)) for step in steps], layout)
             continue
         rows += sum(len(step.nodes) for step in steps)
         group.extend((place, step) for step in steps)
         if steps[0].update != "accumulate":
-            _check_totals([(*step, rows) for step in group], where)
+            _check_totals([(*step, rows) for step in group], layout)
             rows, group = 0, []
-    assert len({step.total for _, step in group}) < 2, f"on {where} total differs among steps that accumulate"
+    assert len({step.total for _, step in group}) < 2, f"on {layout} total differs among steps that accumulate"
 
 
-def _check_totals(expected: Sequence[tuple[int, _Step, int]], where: str) -> None:
-    for place, step, rows in expected:
-        assert step.total == rows, f"on {where} total={step.total} in batch {place}, its rows are {rows}"
+def _check_totals(counts: Sequence[tuple[int, _Step, int]], layout: str) -> None:
+    for place, step, rows in counts:
+        assert step.total == rows, f"on {layout} total={step.total} in batch {place}, its rows are {rows}"
 
 
-def _check_updates(strategy: ExecutionStrategy, steps: Sequence[_Step], where: str) -> None:
+def _check_updates(strategy: ExecutionStrategy, steps: Sequence[_Step], layout: str) -> None:
     updates = {step.update for step in steps}
     if strategy.steps.only_synchronise:
-        assert updates == {"synchronise"}, f"on {where} only_synchronise is true, but there are updates {updates}"
+        assert updates == {"synchronise"}, f"on {layout} only_synchronise is true, but there are updates {updates}"
     if updates & {"own", "average"}:
-        assert strategy.steps.drift, f"on {where} ranks step alone, but drift is false"
+        assert strategy.steps.drift, f"on {layout} ranks step alone, but drift is false"
     if "accumulate" in updates:
-        assert strategy.steps.keep_state, f"on {where} steps accumulate, but keep_state is false"
+        assert strategy.steps.keep_state, f"on {layout} steps accumulate, but keep_state is false"
 
 
-def _check_weights(runs: list[_Run], where: str) -> None:
+def _check_weights(runs: list[_Run], layout: str) -> None:
     for place, steps in enumerate(zip(*(run.steps for run in runs), strict=True)):
         if steps[0].update == "average":
             weights = [step.weight for step in steps]
-            assert min(weights) >= 0 < sum(weights), f"on {where} the weights of batch {place} are {weights}"
+            assert min(weights) >= 0 < sum(weights), f"on {layout} the weights of batch {place} are {weights}"
 
 
-def _check_repeats(runs: list[_Run], again: list[_Run], where: str) -> None:
-    for run, other in zip(runs, again, strict=True):
-        _check_same(run.steps, other.steps, f"on {where} a second run with the same seed")
+def _check_repeats(runs: list[_Run], again: list[_Run], layout: str) -> None:
+    for run, repeat in zip(runs, again, strict=True):
+        _check_same(run.steps, repeat.steps, f"on {layout} a second run with the same seed")
 
 
-def _check_same(steps: list[_Step], others: list[_Step], what: str) -> None:
-    assert len(steps) == len(others), f"{what} gives {len(steps)} batches, expected {len(others)}"
-    for one, two in zip(steps, others, strict=True):
+def _check_same(steps: list[_Step], references: list[_Step], subject: str) -> None:
+    assert len(steps) == len(references), f"{subject} gives {len(steps)} batches, expected {len(references)}"
+    for step, reference in zip(steps, references, strict=True):
         for name in ("nodes", "labels", "gradient"):
-            same = torch.equal(getattr(one, name), getattr(two, name))
-            assert same, f"{what} gets other batches: {name}"
+            is_same = torch.equal(getattr(step, name), getattr(reference, name))
+            assert is_same, f"{subject} gets other batches: {name}"

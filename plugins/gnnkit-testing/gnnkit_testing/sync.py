@@ -38,7 +38,7 @@ def check_sync(make: Callable[[], GradientSync]) -> None:
         results = Threads.run(
             functools.partial(_on_rank, make, model, alike), len(SHARES) + make().servers, timeout=TIMEOUT
         )
-        expected = _expected(model, alike)
+        reference = _expected_parameters(model, alike)
         for rank, parameters in enumerate(results[: len(SHARES)]):
             assert parameters is not None
             assert results[0] is not None
@@ -46,11 +46,11 @@ def check_sync(make: Callable[[], GradientSync]) -> None:
             if exact:
                 kind = "equal" if alike else "different"
                 assert_close(
-                    parameters, expected, f"parameters of rank {rank} after {kind} gradients, against one process"
+                    parameters, reference, f"parameters of rank {rank} after {kind} gradients, against one process"
                 )
             elif alike and lockstep:
                 assert_close(parameters, results[0], f"parameters of rank {rank} after equal gradients, against rank 0")
-                assert (parameters - first) @ (expected - first) > 0, f"rank {rank} goes uphill after equal gradients"
+                assert (parameters - first) @ (reference - first) > 0, f"rank {rank} goes uphill after equal gradients"
 
 
 def _on_rank(make: Callable[[], GradientSync], model: nn.Module, alike: bool, world: Communicator) -> Tensor | None:
@@ -77,7 +77,7 @@ def _train(sync: GradientSync, module: nn.Module, alike: bool, comm: Communicato
     return parameters_to_vector(module.parameters()).detach()
 
 
-def _expected(model: nn.Module, alike: bool) -> Tensor:  # [num_parameters]
+def _expected_parameters(model: nn.Module, alike: bool) -> Tensor:  # [num_parameters]
     """Takes the steps on one process, with the weighted mean gradient."""
     module = copy.deepcopy(model)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)

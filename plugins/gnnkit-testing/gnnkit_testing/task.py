@@ -34,18 +34,20 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     """
     check_maker(make, Task)
     task = make()
-    prepared, task_rows = _check_prepare(task, make(), _with_edge_labels(check_graph() if graph is None else graph))
+    task_graph, task_rows = _check_prepare(task, make(), _with_edge_labels(check_graph() if graph is None else graph))
     if task_rows.num_outputs:
-        task.size_head(task_rows.num_outputs, 0 if prepared.edge_features is None else prepared.edge_features.shape[1])
+        task.size_head(
+            task_rows.num_outputs, 0 if task_graph.edge_features is None else task_graph.edge_features.shape[1]
+        )
     if (head := task.head()) is not None:
         assert task.head() is head, "head gives another module in the second call"
         head.double()
     assert task.metrics, "a task needs a metric"
-    width = task.num_outputs(prepared.num_classes)
+    width = task.num_outputs(task_graph.num_classes)
     assert isinstance(width, int), f"num_outputs gives {width!r}, not a width"
     assert width > 0, f"num_outputs gives {width!r}, not a width"
-    _check_losses(task, prepared, task_rows, width)
-    _check_figures(task, prepared, task_rows, width)
+    _check_losses(task, task_graph, task_rows, width)
+    _check_figures(task, task_graph, task_rows, width)
 
 
 def _with_edge_labels(graph: Graph) -> Graph:
@@ -58,35 +60,35 @@ def _with_edge_labels(graph: Graph) -> Graph:
 
 def _check_prepare(task: Task, other_task: Task, graph: Graph) -> tuple[Graph, TaskRows]:
     """Returns the prepared graph and rows to predict, which must be reproducible."""
-    (prepared, task_rows), (again, rows_again) = task.prepare(graph), other_task.prepare(graph)
+    (task_graph, task_rows), (again, rows_again) = task.prepare(graph), other_task.prepare(graph)
     for name in ("labels", "split", "features"):
-        one, other = getattr(prepared, name), getattr(again, name)
-        same = np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-        assert same, f"the second call of prepare gives other {name}"
-    assert np.array_equal(prepared.csc.indices, again.csc.indices), "the second call of prepare gives other edges"
+        value, value_again = getattr(task_graph, name), getattr(again, name)
+        is_same = np.array_equal(value, value_again, equal_nan=value.dtype.kind == "f")
+        assert is_same, f"the second call of prepare gives other {name}"
+    assert np.array_equal(task_graph.csc.indices, again.csc.indices), "the second call of prepare gives other edges"
     assert type(task_rows) is type(rows_again), "the second call of prepare gives other rows to predict"
-    return prepared, task_rows
+    return task_graph, task_rows
 
 
-def _check_figures(task: Task, prepared: Graph, task_rows: TaskRows, width: int) -> None:
+def _check_figures(task: Task, task_graph: Graph, task_rows: TaskRows, width: int) -> None:
     """Checks metrics and predictions on several layouts against those of one rank."""
-    outputs = torch.randn(prepared.num_nodes, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    ((expected, rows),) = _measured(task, prepared, task_rows, outputs, ONE)
+    outputs = torch.randn(task_graph.num_nodes, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    ((reference, rows),) = _measure(task, task_graph, task_rows, outputs, ONE)
     assert rows is not None, "predictions gives nothing on the leader"
-    num_rows = task_rows.num_rows(prepared.num_nodes)
+    num_rows = task_rows.num_rows(task_graph.num_nodes)
     _check_columns(task, rows, num_rows, task_rows.num_outputs or width)
-    unknown = set(expected) - set(task.names)
+    unknown = set(reference) - set(task.names)
     assert not unknown, f"measure gives {sorted(unknown)}, which are not in names"
-    assert set(expected) & {name for name in task.names if name.endswith(task.metrics[0])}, "measure gives nothing"
+    assert set(reference) & {name for name in task.names if name.endswith(task.metrics[0])}, "measure gives nothing"
     for grid in GRIDS[:2]:
-        measured = _measured(task, prepared, task_rows, outputs, grid)
-        for rank, (figures, _) in enumerate(measured):
-            assert figures.keys() == expected.keys(), f"measure gives other figures on rank {rank} of {grid}"
-            values = torch.tensor([list(metrics.values()) for metrics in (figures, expected)], dtype=torch.float64)
+        results = _measure(task, task_graph, task_rows, outputs, grid)
+        for rank, (figures, _) in enumerate(results):
+            assert figures.keys() == reference.keys(), f"measure gives other figures on rank {rank} of {grid}"
+            values = torch.tensor([list(metrics.values()) for metrics in (figures, reference)], dtype=torch.float64)
             assert_close(values[0], values[1], f"figures on rank {rank} of {grid}, against one rank")
-        assert measured[0][1] is not None, f"predictions gives nothing on the leader of {grid}"
-        assert_close(measured[0][1].double(), rows.double(), f"predictions on {grid}, against one rank")
-        assert all(other is None for _, other in measured[1:]), f"predictions gives rows to other ranks of {grid}"
+        assert results[0][1] is not None, f"predictions gives nothing on the leader of {grid}"
+        assert_close(results[0][1].double(), rows.double(), f"predictions on {grid}, against one rank")
+        assert all(output is None for _, output in results[1:]), f"predictions gives rows to other ranks of {grid}"
 
 
 def _check_columns(task: Task, rows: Tensor, num_nodes: int, width: int) -> None:
@@ -122,14 +124,14 @@ def _labels(graph: Graph, rows: TaskRows) -> tuple[Tensor, tuple[int, ...]]:
     return torch.from_numpy(label[labelled(label) & (split == Split.TRAIN)]), ()
 
 
-def _measured(
+def _measure(
     task: Task, graph: Graph, rows: TaskRows, outputs: Tensor, grid: Grid
 ) -> list[tuple[dict[str, float], Tensor | None]]:
     """Returns each rank's metrics and predictions."""
 
     def work(worker: Worker) -> tuple[dict[str, float], Tensor | None]:
-        owned, of_nodes = copy.deepcopy(task), outputs[torch.from_numpy(worker.owned.astype(np.int64))]
-        logits = owned.row_outputs(of_nodes, worker)
-        return owned.measure(logits, worker), owned.predictions(logits, worker)
+        task_copy, of_nodes = copy.deepcopy(task), outputs[torch.from_numpy(worker.owned.astype(np.int64))]
+        logits = task_copy.row_outputs(of_nodes, worker)
+        return task_copy.measure(logits, worker), task_copy.predictions(logits, worker)
 
     return on_ranks(graph, grid, work, rows=rows)

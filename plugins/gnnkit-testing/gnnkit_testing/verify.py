@@ -101,25 +101,25 @@ def verify(job: RankJob, world: Communicator) -> dict[str, Any]:
 def _verify(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
     """Trains and compares one worker. Collective over the workers."""
     worker = job.worker(comm, dtype=torch.float64)
-    computed = _steps(job, job.strategy(), worker, mailbox)
+    actual = _steps(job, job.strategy(), worker, mailbox)
     if comm.rank != LEADER:
         return {}
     reference = _Reference.of(job, worker)
 
-    def alone(*, nudged: bool) -> _Steps:
+    def alone(*, perturb: bool) -> _Steps:
         def steps(comm: Communicator, mailbox: Mailbox) -> _Steps:
             alone_worker = job.worker(comm, WHOLE if reference.num_ranks == 1 else None, torch.float64)
-            return _steps(job, copy.deepcopy(reference.strategy), alone_worker, mailbox, nudged=nudged)
+            return _steps(job, copy.deepcopy(reference.strategy), alone_worker, mailbox, perturb=perturb)
 
         ranks = functools.partial(with_servers, job, work=steps)
         results = Threads.run(ranks, reference.num_ranks + job.settings.servers, timeout=_FOREVER)
         assert results[0] is not None
         return results[0]
 
-    figures = _judge(computed, alone(nudged=False), functools.partial(alone, nudged=True))
-    notes = [_divergence(job, computed)] if figures["diverges"] else job.check_model(worker).reasons
+    figures = _judge(actual, alone(perturb=False), functools.partial(alone, perturb=True))
+    notes = [_divergence(job, actual)] if figures["diverges"] else job.check_model(worker).reasons
     if figures["not_compared"]:
-        notes = [*notes, _amplification(job, computed, figures["not_compared"])]
+        notes = [*notes, _amplification(job, actual, figures["not_compared"])]
     return figures | {"reference": reference.name, "note": "\n".join(notes) or None}
 
 
@@ -133,17 +133,17 @@ def verify_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
         worker = job.worker(comm, shard, torch.float64)
         return {"values": _all_rows(iterate(job.source.make_program(), worker, lambda *_: None).values, worker)}
 
-    computed = values(comm, None)
+    actual = values(comm, None)
     if comm.rank != LEADER:
         return {}
-    expected = Threads.run(functools.partial(values, shard=WHOLE), 1, timeout=_FOREVER)[0]
-    differences = _differences(computed, expected)
-    verified = all(differences[name] <= TOLERANCE * _scale(value) for name, value in expected.items())
-    return _figures(differences, verified=verified) | {"reference": "one rank with the whole graph"}
+    reference = Threads.run(functools.partial(values, shard=WHOLE), 1, timeout=_FOREVER)[0]
+    differences = _differences(actual, reference)
+    is_verified = all(differences[name] <= TOLERANCE * _scale(value) for name, value in reference.items())
+    return _figures(differences, is_verified=is_verified) | {"reference": "one rank with the whole graph"}
 
 
 def _steps(
-    job: RankJob, strategy: ExecutionStrategy, worker: Worker, mailbox: Mailbox, *, nudged: bool = False
+    job: RankJob, strategy: ExecutionStrategy, worker: Worker, mailbox: Mailbox, *, perturb: bool = False
 ) -> _Steps:
     """Runs some steps. Returns losses, gradients, parameters and the last logits.
 
@@ -156,10 +156,10 @@ def _steps(
         strategy: Provides the batches.
         worker: This rank.
         mailbox: Messages between workers and servers.
-        nudged: Whether to change the last bits of the initial parameters.
+        perturb: Whether to change the last bits of the initial parameters.
     """
     module = make_module(job, strategy, worker)
-    if nudged:
+    if perturb:
         _nudge(module)
     recorder, sync, guard = _Recorder(), job.sync(), Guard("skip", quiet=True)
     options = {**_OPTIONS, "limit_train_batches": STEPS * module.accumulate}
@@ -213,11 +213,11 @@ class _Recorder(Callback):
 
 
 def _all_rows(rows: Tensor, worker: Worker) -> Tensor:  # [num_nodes, ...] on the leader
-    joined = by_node(rows, worker)
-    return rows if joined is None else joined
+    full = by_node(rows, worker)
+    return rows if full is None else full
 
 
-def _judge(computed: _Steps, expected: _Steps, nudged: Callable[[], _Steps]) -> dict[str, Any]:
+def _judge(actual: _Steps, reference: _Steps, perturb: Callable[[], _Steps]) -> dict[str, Any]:
     """Compares the ranks with the reference.
 
     If they differ by more than the tolerance, the reference is run again from slightly
@@ -227,52 +227,52 @@ def _judge(computed: _Steps, expected: _Steps, nudged: Callable[[], _Steps]) -> 
     normalisation, while losses and gradients stay equal.
 
     Args:
-        computed: The steps of the ranks.
-        expected: The steps of the reference.
-        nudged: Runs the reference again.
+        actual: The steps of the ranks.
+        reference: The steps of the reference.
+        perturb: Runs the reference again.
     """
-    differences = _differences(computed.values, expected.values)
-    scales = {name: _scale(value) for name, value in expected.values.items()}
-    if not expected.are_finite:
+    differences = _differences(actual.values, reference.values)
+    scales = {name: _scale(value) for name, value in reference.values.items()}
+    if not reference.are_finite:
         return _figures(differences, diverges=True)
     if all(difference <= TOLERANCE * scales[name] for name, difference in differences.items()):
-        return _figures(differences, verified=True)
-    again = nudged()
-    sensitivity = _differences(again.values, expected.values)
-    explained = all(
+        return _figures(differences, is_verified=True)
+    again = perturb()
+    sensitivity = _differences(again.values, reference.values)
+    is_explained = all(
         difference <= max(TOLERANCE * scales[name], _ROUNDINGS * sensitivity[name])
         for name, difference in differences.items()
     )
-    amplified = [name for name, value in sensitivity.items() if not value <= AMPLIFIED * scales[name]]
-    if not again.are_finite or (explained and {"loss", "gradients"} & set(amplified)):
+    unstable = [name for name, value in sensitivity.items() if not value <= AMPLIFIED * scales[name]]
+    if not again.are_finite or (is_explained and {"loss", "gradients"} & set(unstable)):
         return _figures(differences, sensitivity, diverges=True)
-    return _figures(differences, sensitivity, verified=explained, amplified=amplified if explained else ())
+    return _figures(differences, sensitivity, is_verified=is_explained, unstable=unstable if is_explained else ())
 
 
 def _figures(
     differences: dict[str, float],
     sensitivity: dict[str, float] | None = None,
     *,
-    verified: bool = False,
+    is_verified: bool = False,
     diverges: bool = False,
-    amplified: Sequence[str] = (),
+    unstable: Sequence[str] = (),
 ) -> dict[str, Any]:
     return {
         "job": "verify",
-        "verified": None if diverges else verified,
+        "verified": None if diverges else is_verified,
         "diverges": diverges,
         "largest_difference": differences,
         "tolerance": TOLERANCE,
         "sensitivity": sensitivity,
-        "not_compared": list(amplified),
+        "not_compared": list(unstable),
     }
 
 
-def _differences(values: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
+def _differences(values: dict[str, Tensor], references: dict[str, Tensor]) -> dict[str, float]:
     """Returns the largest difference of each tensor. NaN: not finite."""
     return {
         name: float((values[name].to(reference.device) - reference).abs().max()) if reference.numel() else 0.0
-        for name, reference in expected.items()
+        for name, reference in references.items()
     }
 
 

@@ -71,10 +71,10 @@ class ObjectStoreCopy(FolderCopy):
                 write_atomically(folder / _NEWEST, newest)  # last, since it marks the folder as one to resume
 
     def _check_not_newer(self, folder: Path, newest: bytes) -> None:
-        step, uploaded = checkpoint.whole_numbers(folder / _NEWEST).get("global_step", 0), checkpoint.step_of(newest)
-        if uploaded > step:
+        step, store_step = checkpoint.whole_numbers(folder / _NEWEST).get("global_step", 0), checkpoint.step_of(newest)
+        if store_step > step:
             raise UserError(
-                f"upload={self.url} has a checkpoint of step {uploaded}, but {folder} an older one of step {step}: set "
+                f"upload={self.url} has a checkpoint of step {store_step}, but {folder} an older one of step {step}: set "
                 "another output, to which the newer one is copied"
             )
 
@@ -83,18 +83,18 @@ class ObjectStoreCopy(FolderCopy):
             self._put_checkpoints(folder, writer)
 
     def _put_checkpoints(self, folder: Path, writer: Path | None) -> None:
-        saved = [path.relative_to(folder).as_posix() for path in sorted(folder.glob(_CHECKPOINTS), reverse=True)]
-        uploaded = self._names()
-        if RESULT in uploaded:
+        local_names = [path.relative_to(folder).as_posix() for path in sorted(folder.glob(_CHECKPOINTS), reverse=True)]
+        store_names = self._names()
+        if RESULT in store_names:
             self.system.rm_file(self._at(RESULT))  # the run continues, so the copy is incomplete
-        for name in (_FIRST, INPUTS, *sorted(saved, key=lambda name: (name == _NEWEST, name.endswith(".json")))):
+        for name in (_FIRST, INPUTS, *sorted(local_names, key=lambda name: (name == _NEWEST, name.endswith(".json")))):
             if writer is not None and not writer.exists():
                 return
             path = folder / name
-            is_hashed = name in uploaded and name.endswith(".safetensors")  # the name contains a hash
+            is_hashed = name in store_names and name.endswith(".safetensors")  # the name contains a hash
             if path.exists() and not (is_hashed and self.system.size(self._at(name)) == path.stat().st_size):
                 self.system.put_file(str(path), self._at(name))
-        for name in _checkpoints(uploaded).difference(saved):
+        for name in _checkpoints(store_names).difference(local_names):
             self.system.rm_file(self._at(name))
 
     def put_folder(self, folder: Path) -> None:
@@ -103,9 +103,9 @@ class ObjectStoreCopy(FolderCopy):
         size = sum((folder / name).stat().st_size for name in names)
         phase(f"copying {len(names)} files, {size / 1e6:.1f} MB, to {self.url}")
         with _as_user_errors(self.url, f": {folder} has all files, but the copy is incomplete"):
-            uploaded = self._names()
-            for name in (*reversed(_LAST), *sorted(uploaded.difference(names, _LAST))):
-                if name in uploaded and is_of_run(name):
+            store_names = self._names()
+            for name in (*reversed(_LAST), *sorted(store_names.difference(names, _LAST))):
+                if name in store_names and is_of_run(name):
                     self.system.rm_file(self._at(name))
             for name in names:
                 self.system.put_file(str(folder / name), self._at(name))

@@ -21,12 +21,12 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=None, help="maximum number of cases (default: unlimited)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    end, seed, failed = time.monotonic() + options.seconds, options.first, 0
+    end, seed, num_failed = time.monotonic() + options.seconds, options.first, 0
     while time.monotonic() < end and (options.cases is None or seed < options.first + options.cases):
-        failed += not _agrees(seed)
+        num_failed += not _agrees(seed)
         seed += 1
-    print(f"{seed - options.first} cases from seed {options.first} on, {failed} failed")
-    return int(failed > 0)
+    print(f"{seed - options.first} cases from seed {options.first} on, {num_failed} failed")
+    return int(num_failed > 0)
 
 
 def _agrees(seed: int) -> bool:

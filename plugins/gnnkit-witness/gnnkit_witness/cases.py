@@ -126,7 +126,7 @@ def draw(rng: Random) -> Case:
     name, way = _way(rng)
     graph = _graph(rng)
     embedding = HIDDEN if way.learns and rng.random() < 0.15 else None
-    described, model = _model(rng, way)
+    model_name, model = _model(rng, way)
     shape = rng.choice([grid for grid in _GRIDS if not way.along_nodes or grid[1] == grid[2] == 1])
     partition = _partition(rng, graph, Grid(*shape), cut=not way.along_nodes)
     sync_name, sync = _sync(rng, partition.grid.world_size, way)
@@ -147,8 +147,8 @@ def draw(rng: Random) -> Case:
     sampler = _sampler(rng, int(model.num_layers)) if way.samples else None  # type: ignore[arg-type]
     plan = Plan(graph, partition, model, way.strategy, sync, sampler, **keys)
     edges = f"{graph.num_nodes} nodes, {graph.num_edges} edges"
-    chosen = ", ".join(f"{key}={value}" for key, value in keys.items() if value)
-    return Case(f"{name} of {described} on {partition.grid} with {sync_name}: {edges}, {chosen}", plan)
+    key_text = ", ".join(f"{key}={value}" for key, value in keys.items() if value)
+    return Case(f"{name} of {model_name} on {partition.grid} with {sync_name}: {edges}, {key_text}", plan)
 
 
 def draw_negatives(rng: Random) -> Callable[[], NegativeCounts]:
@@ -164,13 +164,13 @@ def draw_negatives(rng: Random) -> Callable[[], NegativeCounts]:
         (functools.partial(JointSample, batch_size=size), True),
     ]
     make, along_nodes = rng.choice(ways)
-    share, loops, both = rng.choice([0.2, 0.5, 0.8]), rng.random() < 0.5, rng.random() < 0.5
+    share, loops, is_undirected = rng.choice([0.2, 0.5, 0.8]), rng.random() < 0.5, rng.random() < 0.5
     pairs = [(u, v) for u in range(n) for v in range(n) if rng.random() < share and (loops or u != v)]
     src, dst = np.array([(0, 1), (1, 2), *pairs]).T
     graph = Graph.from_edges(src, dst, n + 3, features=np.eye(n + 3))  # three nodes without edges
     grid = Grid(*rng.choice([grid for grid in _GRIDS if not along_nodes or grid[1] == grid[2] == 1]))
     keys: dict[str, Any] = {"val_share": 0.2, "test_share": 0.2, "negatives": 2, "eval_negatives": 5, "width": 4}
-    graph = graph.symmetrize() if both else graph
+    graph = graph.symmetrize() if is_undirected else graph
     return functools.partial(check_negatives, make, graph, grid, NeighborSampler([3, 3], threads=1), **keys)
 
 
@@ -214,8 +214,8 @@ def _model(rng: Random, way: _ExactStrategy) -> tuple[str, nn.Module]:
         recipe = _recipe(rng, layers, [read for read in READS if not way.linear or read not in _NOT_LINEAR])
         return str(recipe), _draw_parameters(rng, RecipeModel(recipe, HIDDEN, CLASSES))
     models = _MODELS | _RELATIONAL if way.relations else _MODELS
-    few = ("gcn", "sage", "gin") if way.linear else tuple(models)
-    name = rng.choice(few)
+    names = ("gcn", "sage", "gin") if way.linear else tuple(models)
+    name = rng.choice(names)
     options = {"hidden": rng.choice([3, 4, 5]), "num_layers": layers, "norm": rng.choice(["none", "batch", "layer"])}
     options["dropout"] = rng.choice([0.0, 0.4])
     return f"{name} {options}", _draw_parameters(rng, models[name](HIDDEN, CLASSES, **options))
@@ -234,13 +234,13 @@ def _draw_parameters(rng: Random, model: nn.Module) -> nn.Module:
 
 
 def _recipe(rng: Random, layers: int, reads: list[str]) -> Recipe:
-    def each(names: list[str]) -> tuple[str, ...]:
+    def choose(names: list[str]) -> tuple[str, ...]:
         return tuple(rng.choice(names) for _ in range(layers))
 
     return Recipe(
-        each(["sum", "mean", "normalized"] * 3 + reads),
-        each(["add", *WRITES]),
-        each(["nothing"] * 6 + list(BEFORE)),
+        choose(["sum", "mean", "normalized"] * 3 + reads),
+        choose(["add", *WRITES]),
+        choose(["nothing"] * 6 + list(BEFORE)),
         norm=rng.random() < 0.2,
         tied=rng.random() < 0.3,
         jumps=rng.random() < 0.3,

@@ -52,12 +52,12 @@ def check_plan(plan: Plan) -> None:
 
     Raises `AssertionError` for the first difference.
     """
-    trained = ranks.train(plan)
-    _check_seeds(plan, trained.seeds)
-    expected = serial.train(plan, trained.seeds, trained.first_rows)
-    for rank, epochs in enumerate(trained.ranks):
-        assert len(epochs) == len(expected) == plan.epochs, f"rank {rank} trained {len(epochs)} epochs"
-        for number, (mine, right) in enumerate(zip(epochs, expected, strict=True)):
+    result = ranks.train(plan)
+    _check_seeds(plan, result.seeds)
+    reference = serial.train(plan, result.seeds, result.first_rows)
+    for rank, epochs in enumerate(result.ranks):
+        assert len(epochs) == len(reference) == plan.epochs, f"rank {rank} trained {len(epochs)} epochs"
+        for number, (mine, right) in enumerate(zip(epochs, reference, strict=True)):
             _compare(mine, right, f"epoch {number}, rank {rank} of {plan.partition.grid}", _TOLERANCE[plan.optimizer])
 
 
@@ -69,23 +69,23 @@ def _check_seeds(plan: Plan, seeds: list[list[Tensor]]) -> None:
         assert np.array_equal(read, train), f"epoch {number} reads the nodes {read}, training nodes are {train}"
 
 
-def _compare(actual: EpochResult, expected: EpochResult, where: str, tolerance: float) -> None:
-    for step, (a, b) in enumerate(zip(actual.losses, expected.losses, strict=True)):
-        one, other = torch.tensor([a, b], dtype=torch.float64)
-        _close(one, other, f"{where}: loss of step {step}", tolerance)
-    assert actual.state.keys() == expected.state.keys(), f"{where}: other parameters"
-    for name, value in expected.state.items():
-        _close(actual.state[name], value, f"{where}: {name}", tolerance)
-    _close(actual.logits, expected.logits, f"{where}: logits", tolerance)
-    if expected.rows is not None:
-        assert actual.rows is not None, f"{where}: no learned rows"
-        _close(actual.rows, expected.rows, f"{where}: learned rows", tolerance)
+def _compare(actual: EpochResult, reference: EpochResult, place: str, tolerance: float) -> None:
+    for step, (a, b) in enumerate(zip(actual.losses, reference.losses, strict=True)):
+        loss, reference_loss = torch.tensor([a, b], dtype=torch.float64)
+        _close(loss, reference_loss, f"{place}: loss of step {step}", tolerance)
+    assert actual.state.keys() == reference.state.keys(), f"{place}: other parameters"
+    for name, value in reference.state.items():
+        _close(actual.state[name], value, f"{place}: {name}", tolerance)
+    _close(actual.logits, reference.logits, f"{place}: logits", tolerance)
+    if reference.rows is not None:
+        assert actual.rows is not None, f"{place}: no learned rows"
+        _close(actual.rows, reference.rows, f"{place}: learned rows", tolerance)
 
 
-def _close(actual: Tensor, expected: Tensor, what: str, tolerance: float) -> None:
-    assert actual.shape == expected.shape, f"{what}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
-    actual, expected = actual.double(), expected.double()
+def _close(actual: Tensor, reference: Tensor, subject: str, tolerance: float) -> None:
+    assert actual.shape == reference.shape, f"{subject}: shape {tuple(actual.shape)}, expected {tuple(reference.shape)}"
+    actual, reference = actual.double(), reference.double()
     difference, largest = (
-        float(values.abs().max()) if values.numel() else 0.0 for values in (actual - expected, expected)
+        float(values.abs().max()) if values.numel() else 0.0 for values in (actual - reference, reference)
     )
-    assert difference <= tolerance * max(1.0, largest), f"{what}: {difference:.3g} difference from plain torch"
+    assert difference <= tolerance * max(1.0, largest), f"{subject}: {difference:.3g} difference from plain torch"

@@ -51,16 +51,16 @@ class DenseEdges:
         return edges._with_loops() if self_loops else edges
 
     def _with_loops(self) -> DenseEdges:
-        looped = set(self.src[self.src == self.dst].tolist())
-        added = torch.tensor([node for node in range(self.num_nodes) if node not in looped]).long()
+        with_loop = set(self.src[self.src == self.dst].tolist())
+        nodes = torch.tensor([node for node in range(self.num_nodes) if node not in with_loop]).long()
         return DenseEdges(
             self.num_nodes,
-            torch.cat([self.src, added]),
-            torch.cat([self.dst, added]),
-            torch.cat([self.ids, len(self.src) + added]),
-            None if self.weight is None else torch.cat([self.weight, torch.ones(len(added)).double()]),
-            None if self.features is None else torch.cat([self.features, self._means(self.features)[added]]),
-            torch.cat([self.types, torch.full((len(added),), -1)]),
+            torch.cat([self.src, nodes]),
+            torch.cat([self.dst, nodes]),
+            torch.cat([self.ids, len(self.src) + nodes]),
+            None if self.weight is None else torch.cat([self.weight, torch.ones(len(nodes)).double()]),
+            None if self.features is None else torch.cat([self.features, self._means(self.features)[nodes]]),
+            torch.cat([self.types, torch.full((len(nodes),), -1)]),
             self.num_relations,
             self.node_types,
         )
@@ -187,13 +187,13 @@ class DenseAdjacency:
             dst: [num_dst] nodes that the layer computes.
             key: Random key of the layer and step.
         """
-        held = torch.isin(edges.dst, dst).nonzero()[:, 0]
-        others = set(edges.src[held].tolist()) - set(dst.tolist())
-        self.src_nodes = torch.cat([dst, torch.tensor(sorted(others)).long()])
+        positions = torch.isin(edges.dst, dst).nonzero()[:, 0]
+        halo = set(edges.src[positions].tolist()) - set(dst.tolist())
+        self.src_nodes = torch.cat([dst, torch.tensor(sorted(halo)).long()])
         row = torch.zeros(edges.num_nodes).long()
         row[self.src_nodes] = torch.arange(len(self.src_nodes))
-        self.num_dst, self.key, self._edges, self._held = len(dst), key, edges, held
-        self._src, self._dst = row[edges.src[held]], row[edges.dst[held]]
+        self.num_dst, self.key, self._edges, self._held = len(dst), key, edges, positions
+        self._src, self._dst = row[edges.src[positions]], row[edges.dst[positions]]
         self._into = self._dst == torch.arange(self.num_dst)[:, None]  # [num_dst, held edges]
         self._from = self._src == torch.arange(len(self.src_nodes))[:, None]  # [num_src, held edges]
 
@@ -271,32 +271,32 @@ class DenseAdjacency:
                 of = self._edges.types[self._held] == relation
                 into = (dst == torch.arange(self.num_dst)[:, None]) & of
                 matrix = (into * self._edges.weights[self._held]) @ (src[:, None] == torch.arange(len(x))).double()
-                degree, entered = matrix.sum(1, keepdim=True), into.any(1)
-                rows.append(entered.nonzero()[:, 0])
-                means.append((matrix @ relation_rows / torch.where(degree == 0, 1, degree))[entered])
+                degree, has_edges = matrix.sum(1, keepdim=True), into.any(1)
+                rows.append(has_edges.nonzero()[:, 0])
+                means.append((matrix @ relation_rows / torch.where(degree == 0, 1, degree))[has_edges])
         return combine(torch.cat(means), DensePairs(rows, self.num_dst), slice(0, x.shape[1]))
 
     def attend_relations(
         self, x: Tensor, attention: Any, y: Tensor | None = None, *, p: float, training: bool
     ) -> Tensor:
-        added, edges, num = attention.added, self._edges, self._edges.num_relations
+        extra, edges, num = attention.added, self._edges, self._edges.num_relations
         assert self.num_dst == edges.num_nodes, "relations require the full graph"
         src, dst, types, ids = [self._src], [self._dst], [edges.types[self._held]], [self.edge_ids]
-        if added.inverse:
+        if extra.inverse:
             src, dst, types = [self._src, self._dst], [self._dst, self._src], [types[0], types[0] + num]
             ids = [self.edge_ids, self.edge_ids + self.num_edges + self.num_dst]
-        if added.loops:
-            nodes, last = torch.arange(self.num_dst), num * (1 + added.inverse)
+        if extra.loops:
+            nodes, last = torch.arange(self.num_dst), num * (1 + extra.inverse)
             src, dst, types = [*src, nodes], [*dst, nodes], [*types, torch.full_like(nodes, last)]
             ids = [*ids, self.src_nodes + self.num_edges]
-        typed = DenseTypedEdges(torch.cat(src), torch.cat(dst), torch.cat(types))
-        scores = attention.scores(x, x if y is None else y, typed)
-        messages, place = attention.messages(x, typed, slice(0, attention.width))
+        by_type = DenseTypedEdges(torch.cat(src), torch.cat(dst), torch.cat(types))
+        scores = attention.scores(x, x if y is None else y, by_type)
+        messages, place = attention.messages(x, by_type, slice(0, attention.width))
         weight = torch.zeros_like(scores)
         for row in range(self.num_dst):
-            weight = weight.index_put((typed.dst == row,), scores[typed.dst == row].softmax(0))
+            weight = weight.index_put((by_type.dst == row,), scores[by_type.dst == row].softmax(0))
         weight = _drop(weight, torch.cat(ids), p, derived(self.key, 1)) if training else weight
-        into = (typed.dst == torch.arange(self.num_dst)[:, None]).double()
+        into = (by_type.dst == torch.arange(self.num_dst)[:, None]).double()
         return torch.einsum("ve,ehd->vhd", into, messages[place] * weight[:, :, None])
 
     def row_types(self, num_rows: int, num_types: int) -> DenseRowTypes:
@@ -364,8 +364,8 @@ class DenseAdjacency:
 
     def degree_with_halo(self, loop: float) -> Tensor:  # [num_src]
         edges = self._edges
-        looped = torch.isin(self.src_nodes, edges.src[edges.src == edges.dst])
-        return edges.degree(edges.dst)[self.src_nodes] + torch.where(looped, 0, loop)
+        has_loop = torch.isin(self.src_nodes, edges.src[edges.src == edges.dst])
+        return edges.degree(edges.dst)[self.src_nodes] + torch.where(has_loop, 0, loop)
 
     @property
     def lacks_loop(self) -> Tensor:  # [num_dst]

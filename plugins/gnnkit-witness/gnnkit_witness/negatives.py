@@ -54,7 +54,7 @@ def check_negatives(
         first_step: First step of each epoch, as in a resumed run. Default: 0.
         **keys: Further keys of the task.
     """
-    prepared, links = LinkPrediction(**keys).prepare(graph)
+    task_graph, links = LinkPrediction(**keys).prepare(graph)
     model = GCN(graph.features.shape[1], 4, hidden=4).double()
 
     def work(worker: Worker) -> tuple[list[NodePair], list[NodePair]]:
@@ -64,7 +64,7 @@ def check_negatives(
         return training, task.negative_pairs
 
     reads = make().reads
-    parts = on_ranks(prepared, grid, work, whole=reads.graph, sampler=sampler if reads.sampler else None, rows=links)
+    parts = on_ranks(task_graph, grid, work, whole=reads.graph, sampler=sampler if reads.sampler else None, rows=links)
     training, evaluation = ([pair for part in parts for pair in part[index]] for index in (0, 1))
     edges = EdgeSets.of(graph, _pairs(torch.from_numpy(np.concatenate([links.val, links.test]))))
     counts = NegativeCounts(
@@ -96,14 +96,14 @@ class _RecordingTask(LinkPrediction):
 def _training(strategy: ExecutionStrategy, worker: Worker, model: nn.Module, first_step: int) -> list[NodePair]:
     """Returns the negatives of a rank's batches. Collective."""
     strategy.setup(worker, model)
-    drawn: list[NodePair] = []
+    negatives: list[NodePair] = []
     for epoch in range(_EPOCHS):
         for batch in strategy.batches(epoch, first_step):
             last = batch.adjacencies[-1]
             ends = batch.outputs(last.src_nodes[: last.num_dst, None].double())[..., 0]
-            drawn += _pairs(ends[batch.labels == 0])
+            negatives += _pairs(ends[batch.labels == 0])
     strategy.close()
-    return drawn
+    return negatives
 
 
 def _pairs(rows: Tensor) -> list[NodePair]:

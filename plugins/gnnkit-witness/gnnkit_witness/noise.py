@@ -38,10 +38,10 @@ def factors(ids: Sequence[int], width: int, p: float, key: int) -> Tensor:  # [l
         p: Dropout probability in [0, 1), rounded to 2^-16.
         key: Key of the draw.
     """
-    dropped = int(65536 * p + 0.5)
-    scale = 65536 / (65536 - dropped)
+    threshold = int(65536 * p + 0.5)
+    scale = 65536 / (65536 - threshold)
     return torch.tensor(
-        [[scale if _lane(derived(key, row), column) >= dropped else 0.0 for column in range(width)] for row in ids],
+        [[scale if _lane(derived(key, row), column) >= threshold else 0.0 for column in range(width)] for row in ids],
         dtype=torch.float64,
     ).view(len(ids), width)
 

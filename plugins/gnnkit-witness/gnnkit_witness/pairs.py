@@ -34,11 +34,11 @@ class EdgeSets:
             for destination in range(graph.num_nodes)
             for source in sources[indptr[destination] : indptr[destination + 1]]
         }
-        held = set(held_out)
-        reverse = {(destination, source) for source, destination in held}
-        training = edges - held - reverse
+        test_pairs = set(held_out)
+        reverse = {(destination, source) for source, destination in test_pairs}
+        training = edges - test_pairs - reverse
         is_undirected = all((destination, source) in training for source, destination in training)
-        return cls(frozenset(training), frozenset(edges | held | (reverse if is_undirected else set())))
+        return cls(frozenset(training), frozenset(edges | test_pairs | (reverse if is_undirected else set())))
 
     def count_wrong(self, pairs: Iterable[NodePair], *, evaluates: bool) -> int:
         """Counts the pairs that are not negatives: loops and known edges."""

@@ -133,11 +133,13 @@ def _combine(parts: list[_RankRecord]) -> Trained:
     """Combines the losses, seeds and rows of all ranks. States are kept per rank."""
     epochs: list[list[EpochResult]] = [[] for _ in parts]
     for number in range(len(parts[0].epochs)):
-        here = [part.epochs[number] for part in parts]
-        losses = [sum(rank_losses) for rank_losses in zip(*(epoch.losses for epoch in here), strict=True)]
-        logits, rows = (_combine_rows(parts, [getattr(epoch, name) for epoch in here]) for name in ("logits", "rows"))
+        results = [part.epochs[number] for part in parts]
+        losses = [sum(rank_losses) for rank_losses in zip(*(epoch.losses for epoch in results), strict=True)]
+        logits, rows = (
+            _combine_rows(parts, [getattr(epoch, name) for epoch in results]) for name in ("logits", "rows")
+        )
         assert logits is not None
-        for rank, epoch in enumerate(here):
+        for rank, epoch in enumerate(results):
             epochs[rank].append(EpochResult(losses, epoch.state, logits, rows))
     seeds = [
         [torch.cat(batch) for batch in zip(*epoch, strict=True)]

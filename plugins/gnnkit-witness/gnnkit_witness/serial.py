@@ -120,9 +120,9 @@ def _decay(plan: Plan, rows: Tensor) -> None:
 
 
 def _optimizers(plan: Plan, process: _Process) -> list[Optimizer]:
-    decayed = list(getattr(process.model, "decayed_parameters", process.model.parameters)())
-    others = [p for p in process.model.parameters() if all(p is not other for other in decayed)]
-    groups = [{"params": decayed, "weight_decay": plan.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    with_decay = list(getattr(process.model, "decayed_parameters", process.model.parameters)())
+    without_decay = [p for p in process.model.parameters() if all(p is not q for q in with_decay)]
+    groups = [{"params": with_decay, "weight_decay": plan.weight_decay}, {"params": without_decay, "weight_decay": 0.0}]
     optimizers: list[Optimizer] = [_DENSE[plan.optimizer]([g for g in groups if g["params"]], lr=plan.lr)]
     if process.embedding is not None:
         optimizers.append(_SPARSE[plan.optimizer](process.embedding.parameters(), lr=plan.lr))

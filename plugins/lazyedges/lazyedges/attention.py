@@ -89,9 +89,9 @@ class Scores(Meaning):
             slope = call.kwargs.get("negative_slope", args[1] if len(args) > 1 else 0.01)
             scores = replace(self, slope=float(slope))
         elif call.name in ADD and self.slope is None and len(args) == 2:
-            other = args[1] if args[0] is tensor else args[0]
-            if type(other) is Tensor and other.shape == tensor.shape and other.is_floating_point():
-                scores = replace(self, edge=other if self.edge is None else self.edge + other)
+            operand = args[1] if args[0] is tensor else args[0]
+            if type(operand) is Tensor and operand.shape == tensor.shape and operand.is_floating_point():
+                scores = replace(self, edge=operand if self.edge is None else self.edge + operand)
         elif call.name in SUBTRACT and _is_stage(args[1], "largest by edge", self):
             scores = Stage(self, "shifted")
         if scores is NotImplemented:
@@ -161,8 +161,8 @@ class Stage(Meaning):
             values = tensor.value()
             return edges.backend.dropout(values.reshape(len(values), -1), ids, p, key).view_as(values)
 
-        dropped = EdgeDropout(edges.in_order(ids), p, key)
-        return tensor.derived(replace(self, dropped=dropped), zeroed, tuple(tensor.shape))
+        dropout = EdgeDropout(edges.in_order(ids), p, key)
+        return tensor.derived(replace(self, dropped=dropout), zeroed, tuple(tensor.shape))
 
     def _use(self, call: Call, tensor: Deferred) -> Any:
         """Adds dimensions of size 1 to the weights, or multiplies rows by them."""

@@ -201,8 +201,8 @@ class Deferred(Tensor):
         value = self.lazy.value()
         if not self._is_result:
             return value
-        shown: Tensor = _Show.apply(self, value)
-        return shown
+        result: Tensor = _Show.apply(self, value)
+        return result
 
     @property
     def computed(self) -> bool:
@@ -214,19 +214,19 @@ class Deferred(Tensor):
         self.value()
         self.meaning = None
 
-    def become(self, other: Tensor) -> None:
+    def become(self, tensor: Tensor) -> None:
         """Makes this tensor, changed in place, stand for another one."""
-        if isinstance(other, Deferred):
-            self.lazy, self.meaning, self.operands = other.lazy, other.meaning, other.operands
+        if isinstance(tensor, Deferred):
+            self.lazy, self.meaning, self.operands = tensor.lazy, tensor.meaning, tensor.operands
             return
-        self.lazy, self.meaning = Lazy(lambda: other, tuple(other.shape[1:]), other.dtype), None
-        self.lazy.plain = other
-        self.operands = (other,)  # what later functions of this tensor read
+        self.lazy, self.meaning = Lazy(lambda: tensor, tuple(tensor.shape[1:]), tensor.dtype), None
+        self.lazy.plain = tensor
+        self.operands = (tensor,)  # what later functions of this tensor read
         self.value()
-        if other.requires_grad:  # for functions that read this tensor without asking it
+        if tensor.requires_grad:  # for functions that read this tensor without asking it
             with torch._C.DisableTorchFunctionSubclass():
                 self.requires_grad_(True)
-                backward = lambda grad: torch.autograd.backward(other, grad, retain_graph=True)  # noqa: E731
+                backward = lambda grad: torch.autograd.backward(tensor, grad, retain_graph=True)  # noqa: E731
                 self.register_hook(backward)  # type: ignore[no-untyped-call]
             self.constant = False
 
@@ -237,9 +237,9 @@ class Deferred(Tensor):
         count(call, tensors)
         target = written(call.func, call.args, call.kwargs)
         if target is not None:
-            known = target.value() if isinstance(target, Deferred) and target.stands_for_plain else None
+            old_value = target.value() if isinstance(target, Deferred) and target.stands_for_plain else None
             for tensor in tensors:
-                tensor.origin.before_write(known)
+                tensor.origin.before_write(old_value)
         result = call.on(Deferred.value)
         return target if isinstance(target, Deferred) and result is target.value() else result
 
@@ -391,9 +391,9 @@ def _facts_of(call: Call, tensor: Deferred) -> Any:
         dtype = call.kwargs.get("dtype") or tensor.dtype
         if call.kwargs.keys() <= {"size", "dtype", "device"} and shape and device == tensor.device:
             fresh = torch.full if number else (lambda shape, _, **keys: torch.zeros(shape, **keys))
-            made = Lazy(lambda: fresh(shape, number, dtype=dtype, device=device), shape[1:], dtype)
+            lazy = Lazy(lambda: fresh(shape, number, dtype=dtype, device=device), shape[1:], dtype)
             with torch.no_grad():
-                return deferred(tensor, Constant(number), made, list(tensor.operands), shape)
+                return deferred(tensor, Constant(number), lazy, list(tensor.operands), shape)
         return torch.full(shape, number, dtype=dtype, device=device)
     if call.name == "new_empty":
         return torch.empty(*call.args[1:], dtype=tensor.dtype, device=tensor.device, **call.kwargs)

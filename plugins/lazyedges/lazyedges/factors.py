@@ -34,17 +34,17 @@ class EndFactors(Meaning):
     def step(self, call: Call, tensor: Deferred) -> Any:
         if call.name in ("view", "reshape", "unsqueeze") and math.prod(tensor.shape[1:]) == 1:
             shape = tuple(call.on(lambda _: torch.empty(tuple(tensor.shape), device="meta")).shape)
-            same = len(shape) in (1, 2) and shape[0] == tensor.shape[0]
-            return tensor.result(self, call, shape, tensor.dtype) if same else NotImplemented
+            is_column = len(shape) in (1, 2) and shape[0] == tensor.shape[0]
+            return tensor.result(self, call, shape, tensor.dtype) if is_column else NotImplemented
         if call.name not in MULTIPLY or len(call.args) != 2:
             return NotImplemented
-        other = call.args[1] if call.args[0] is tensor else call.args[0]
-        if not isinstance(other, Tensor) or other.shape != tensor.shape or other.dtype != tensor.dtype:
+        operand = call.args[1] if call.args[0] is tensor else call.args[0]
+        if not isinstance(operand, Tensor) or operand.shape != tensor.shape or operand.dtype != tensor.dtype:
             return NotImplemented
-        meaning = meaning_of(other)
+        meaning = meaning_of(operand)
         if isinstance(meaning, EndFactors) and meaning.edges is self.edges:
             return tensor.result(self.times(meaning), call, tuple(tensor.shape), tensor.dtype)
-        return tensor.result(self, call, tuple(tensor.shape), tensor.dtype) if are_ones(other) else NotImplemented
+        return tensor.result(self, call, tuple(tensor.shape), tensor.dtype) if are_ones(operand) else NotImplemented
 
     def times(self, other: EndFactors) -> EndFactors:
         """Multiplies by factors of the same edges."""

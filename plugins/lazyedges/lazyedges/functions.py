@@ -88,9 +88,9 @@ class Expression:
         width = max([math.prod(self.shape), *(leaf.width for leaf in leaves)])
         compute = lambda parts: self(dict(zip(self.leaves, parts, strict=True)))  # noqa: E731
         function = PieceFunction(tuple(leaf.read for leaf in leaves), compute, self.shape, self.dtype)
-        known = edges.largest_rows(values[0]) if self.is_row and reduction == "amax" else None
+        output = edges.largest_rows(values[0]) if self.is_row and reduction == "amax" else None
         count = len(edges) if reduction == "none" else edges.num_rows[1]
-        result = evaluate(lambda: edges.pieces(width), function, values, reduction, count, known)
+        result = evaluate(lambda: edges.pieces(width), function, values, reduction, count, output)
         return edges.from_order(result) if reduction == "none" else result
 
 

@@ -101,7 +101,7 @@ class Piece:
         best = self.by_destination.max(sign * flat)
         return (sign * best).view(len(best), *values.shape[1:])
 
-    def gradient(self, values: Tensor, reduction: Reduction, grad: Tensor, reduced: Tensor | None) -> Tensor:
+    def gradient(self, values: Tensor, reduction: Reduction, grad: Tensor, result: Tensor | None) -> Tensor:
         """Returns the gradient of the edges' values.
 
         Equal extremes share the gradient, as in `torch.scatter_reduce`.
@@ -110,15 +110,15 @@ class Piece:
             values: [edges of the piece, ...].
             reduction: What the values are reduced by.
             grad: Gradient of all results.
-            reduced: All results, for "amax" and "amin".
+            result: All results, for "amax" and "amin".
         """
         if reduction == "none":
             return grad[self.edges]
         grad = grad[self.rows]
         if reduction == "sum":
             return grad.index_select(0, self.destination)
-        assert reduced is not None
-        extreme = reduced[self.rows].index_select(0, self.destination).eq_(values).to(_wide(values.dtype))  # 1 or 0
+        assert result is not None
+        extreme = result[self.rows].index_select(0, self.destination).eq_(values).to(_wide(values.dtype))  # 1 or 0
         count = self.by_destination.sum(extreme).clamp_(min=1)
         return extreme.mul_((grad / count).index_select(0, self.destination))
 
@@ -147,7 +147,7 @@ def evaluate(
     inputs: Sequence[Tensor],
     reduction: Reduction,
     count: int,
-    known: Tensor | None = None,
+    output: Tensor | None = None,
 ) -> Tensor:  # [count, *shape]
     """Computes a function of edges, or its reduction by destination.
 
@@ -158,9 +158,9 @@ def evaluate(
         reduction: "none", "sum", "amax" or "amin". Destinations without edges get -inf
             as "amax" and inf as "amin".
         count: Number of edges, or of destinations.
-        known: The result, if kernels have computed it.
+        output: The result, if kernels have computed it.
     """
-    result: Tensor = _Evaluate.apply(pieces, function, reduction, count, known, *inputs)
+    result: Tensor = _Evaluate.apply(pieces, function, reduction, count, output, *inputs)
     return result
 
 
@@ -172,10 +172,10 @@ class _Evaluate(Function):
         function: PieceFunction,
         reduction: Reduction,
         count: int,
-        known: Tensor | None,
+        output: Tensor | None,
         *inputs: Tensor,
     ) -> Tensor:
-        out = _results(pieces(), function, reduction, count, inputs) if known is None else known
+        out = _results(pieces(), function, reduction, count, inputs) if output is None else output
         ctx.pieces, ctx.function, ctx.reduction = pieces, function, reduction
         ctx.save_for_backward(*inputs, *([out] if reduction in ("amax", "amin") else []))
         return out
@@ -185,20 +185,20 @@ class _Evaluate(Function):
         if torch.is_grad_enabled():
             return _recorded_gradients(ctx, grad)
         reads, reduction = ctx.function.reads, ctx.reduction
-        inputs, reduced = ctx.saved_tensors[: len(reads)], (*ctx.saved_tensors[len(reads) :], None)[0]
-        needed = [place for place in range(len(reads)) if ctx.needs_input_grad[_FIRST + place]]
-        totals = {place: _zeros_of(inputs[place]) for place in needed}
+        inputs, result = ctx.saved_tensors[: len(reads)], (*ctx.saved_tensors[len(reads) :], None)[0]
+        places = [place for place in range(len(reads)) if ctx.needs_input_grad[_FIRST + place]]
+        totals = {place: _zeros_of(inputs[place]) for place in places}
         for piece in ctx.pieces():
             parts = piece.inputs(reads, inputs)
-            for place in needed:
+            for place in places:
                 parts[place] = parts[place].detach().requires_grad_()
             with torch.enable_grad():
                 values = ctx.function.compute(parts)
             if not values.requires_grad:
                 break
-            gradient = piece.gradient(values.detach(), reduction, grad, reduced).to(values.dtype)
-            gradients = torch.autograd.grad(values, [parts[place] for place in needed], gradient, allow_unused=True)
-            for place, gradient in zip(needed, gradients, strict=True):
+            gradient = piece.gradient(values.detach(), reduction, grad, result).to(values.dtype)
+            gradients = torch.autograd.grad(values, [parts[place] for place in places], gradient, allow_unused=True)
+            for place, gradient in zip(places, gradients, strict=True):
                 if gradient is not None:
                     piece.add_gradient(reads[place], gradient, totals[place])
         every = [totals[place].to(inputs[place].dtype) if place in totals else None for place in range(len(reads))]
@@ -207,12 +207,12 @@ class _Evaluate(Function):
 
 def _recorded_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """Returns the gradients as functions of the inputs, for gradients of gradients."""
-    reads, needed = ctx.function.reads, ctx.needs_input_grad[_FIRST:]
+    reads, needs_grad = ctx.function.reads, ctx.needs_input_grad[_FIRST:]
     # Views, because a tensor that both ends read would get the gradients of both twice.
     inputs = [value.view_as(value) for value in ctx.saved_tensors[: len(reads)]]
     values = [(piece, ctx.function.compute(piece.inputs(reads, inputs))) for piece in ctx.pieces()]
     total = torch.cat([piece.reduce(rows, ctx.reduction) for piece, rows in values])
-    places = [place for place, is_needed in enumerate(needed) if is_needed]
+    places = [place for place, is_needed in enumerate(needs_grad) if is_needed]
     gradients = torch.autograd.grad(
         total, [inputs[place] for place in places], grad, create_graph=True, allow_unused=True
     )

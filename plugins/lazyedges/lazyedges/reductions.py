@@ -36,9 +36,9 @@ def extreme_by_destination(rows: Tensor, edges: EdgeSet, name: Reduction, empty:
         name: "amax" or "amin".
         empty: [num_dst, ...] results of destinations without edges.
     """
-    deferred = at_destinations(name, rows, edges) if is_fresh(empty) else None
-    if deferred is not None:
-        return deferred
+    lazy_rows = at_destinations(name, rows, edges) if is_fresh(empty) else None
+    if lazy_rows is not None:
+        return lazy_rows
     extreme = reduced(rows, edges, name)
     if extreme is None:
         if rows.requires_grad and torch.is_grad_enabled():

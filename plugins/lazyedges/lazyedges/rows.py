@@ -44,9 +44,9 @@ class Rows(Meaning):
 
     def step(self, call: Call, tensor: Deferred) -> Any:
         if call.name in MULTIPLY or call.name in DIVIDE:
-            weighted = self._weighted(call, tensor)
-            if weighted is not NotImplemented:
-                return weighted
+            scaled_rows = self._weighted(call, tensor)
+            if scaled_rows is not NotImplemented:
+                return scaled_rows
         result: Any = NotImplemented
         if call.name in VIEWS:
             result = self._viewed(call, tensor)
@@ -130,15 +130,15 @@ class Rows(Meaning):
         """Applies a function of single rows to the rows of nodes."""
         values = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Tensor)]
         meanings = [value.meaning for value in values if isinstance(value, Deferred)]
-        others = [meaning for meaning in meanings if isinstance(meaning, Rows) and self._is_alike(meaning)]
-        if len(others) < len(meanings):
+        row_meanings = [meaning for meaning in meanings if isinstance(meaning, Rows) and self._is_alike(meaning)]
+        if len(row_meanings) < len(meanings):
             return NotImplemented
         plain = [value for value in values if not isinstance(value, Deferred)]
         common = all(self._is_common(value, tensor) for value in plain)
         if not (common if call.name in POINTWISE else all(value.dim() < 3 for value in plain)):
             return NotImplemented
         scales = call.name in MULTIPLY or (call.name in DIVIDE and call.args[0] is tensor)
-        if not self.is_end and not (scales and len(others) == 1 and self._scales(plain)):
+        if not self.is_end and not (scales and len(row_meanings) == 1 and self._scales(plain)):
             return NotImplemented
 
         def function(rows: list[Tensor]) -> Tensor:
@@ -146,7 +146,7 @@ class Rows(Meaning):
             result: Tensor = call.on(lambda _: next(remaining))
             return result
 
-        return self._mapped(call, tensor, function, others)
+        return self._mapped(call, tensor, function, row_meanings)
 
     def _mapped(
         self, call: Call, tensor: Deferred, function: Callable[[list[Tensor]], Tensor], of: list[Rows]

@@ -43,8 +43,8 @@ def tail_of(sizes: Sequence[Any], count: int, shape: tuple[int, ...]) -> tuple[i
         return None
     tail, total = list(sizes[1:]), math.prod(shape)
     if -1 in tail:
-        rest = -math.prod(tail)
-        tail[tail.index(-1)] = total // rest if rest > 0 else -1
+        fixed_size = -math.prod(tail)
+        tail[tail.index(-1)] = total // fixed_size if fixed_size > 0 else -1
     return tuple(tail) if math.prod(tail) == total else None
 
 

@@ -70,7 +70,7 @@ impl PyIdTable {
         table.map(Self).map_err(user_error)
     }
 
-    /// The number of each text, -1 for one that the table lacks.
+    /// Returns the number of each text, or -1 for a text that is not in the table.
     #[pyo3(signature = (data, offsets, threads=None))]
     fn find<'py>(
         &self,

@@ -7,8 +7,8 @@ use crate::arg::{Arg, Ids, count};
 use crate::array::{Input, Output};
 use crate::user_error;
 
-/// Writes row `ids[i]` of `source` to row i of `out`. Rows are bytes, whose meaning is
-/// the caller's business.
+/// Writes row `ids[i]` of `source` to row i of `out`. Rows are copied as bytes, for any
+/// element type.
 #[pyfunction]
 fn gather_rows(
     py: Python<'_>,

@@ -149,8 +149,8 @@ fn csc_transpose<'py>(
     })
 }
 
-/// The graph with the reverse edges that it lacks, and the position of the edge that
-/// each comes from.
+/// Adds the missing reverse edges, and returns the position of the edge that each edge
+/// comes from.
 #[pyfunction]
 #[pyo3(signature = (indptr, indices, threads=None))]
 fn csc_symmetrize<'py>(
@@ -277,7 +277,7 @@ fn csc_cuthill_mckee<'py>(
     Ok(found.map_err(user_error)?.into_pyarray(py))
 }
 
-/// How many edges have a source whose row a small cache has lost.
+/// Counts the edges for which a small cache has evicted the source's row.
 #[pyfunction]
 #[pyo3(signature = (indptr, indices, num_sources, slots, order=None))]
 fn csc_missed_rows<'py>(

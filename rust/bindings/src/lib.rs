@@ -25,7 +25,7 @@ mod streaming;
 
 pyo3::import_exception!(gnnkit.errors, UserError);
 
-/// An error of the core as the error that users can mend.
+/// Converts an error of the core to an error that users can fix.
 fn user_error(error: gnnkit_core::Error) -> PyErr {
     UserError::new_err(error.to_string())
 }

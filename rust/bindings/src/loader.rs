@@ -62,8 +62,8 @@ impl<T: Element> Held<T> {
     }
 
     fn as_slice(&self) -> &[T] {
-        // SAFETY: made from a slice of the array. Others may write to the array
-        // meanwhile. Ids of users are checked where they are read (`View`).
+        // SAFETY: the pointer and length come from a slice of the array. Other threads
+        // may write to it, so `View` checks user ids where it reads them.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 }
@@ -262,7 +262,7 @@ struct Table {
     bytes: Held<u8>,
     num_rows: usize,
     row_bytes: usize,
-    /// The first of the table's nodes, whose ids are consecutive. None: the table has a
+    /// First node id of the table, which covers consecutive ids, or `None` if it has a
     /// row for every node.
     first: Option<i64>,
     buffers: Buffers,
@@ -453,8 +453,8 @@ impl Buffers {
 
     /// Frees the lent buffers of which no view is left.
     fn recycle(&self, py: Python<'_>) {
-        // SAFETY: `array` is alive, and `py` says that nobody changes its count
-        // meanwhile.
+        // SAFETY: `array` is alive, and holding `py` ensures that its reference count
+        // does not change.
         let unseen = |buffer: &mut Buffer| unsafe { ffi::Py_REFCNT(buffer.array.bind(py).as_ptr()) } == 1;
         let unseen: Vec<_> = lock(&self.lent).extract_if(.., unseen).collect();
         lock(&self.free).extend(unseen);
@@ -600,7 +600,7 @@ fn ended() -> PyErr {
     PyRuntimeError::new_err("there are no more batches")
 }
 
-/// Waits for the next result of `ahead`, and looks for Ctrl-C meanwhile.
+/// Waits for the next result of `ahead`, and checks for Ctrl-C while waiting.
 fn next(py: Python<'_>, ahead: &MadeAhead) -> PyResult<Made> {
     loop {
         match py.detach(|| ahead.take(PATIENCE)) {

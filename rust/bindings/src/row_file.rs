@@ -64,7 +64,7 @@ impl PyRowFile {
         Ok(Self(Mutex::new(made.map_err(user_error)?)))
     }
 
-    /// Writes row `ids[i]` to row i of `out`, beside the cache.
+    /// Writes row `ids[i]` to row i of `out`, bypassing the cache.
     fn read(&self, py: Python<'_>, ids: Arg<'_, '_>, out: Arg<'_, '_>) -> PyResult<PyCounts> {
         let (ids, mut out) = (Ids::new("ids", ids)?, Output::<u8>::new("out", out)?);
         let out = out.as_slice()?;

@@ -121,7 +121,7 @@ fn cover_cells<'py>(
     Ok(cells.map_err(user_error)?.into_pyarray(py))
 }
 
-/// A graph whose sources are its destinations.
+/// Validates a graph with equal source and destination nodes.
 fn square<'a, I: Id>(indptr: &'a [i64], indices: &'a [I]) -> Result<Csc<'a, I>, Error> {
     Csc::new(indptr, indices, indptr.len().saturating_sub(1))
 }

@@ -186,8 +186,8 @@ impl Aggregator {
         })
     }
 
-    /// `out[v, h] = sum of factor * x[u, h]` over the edges u -> v, for each head h, and
-    /// what `how` says beside.
+    /// Computes `out[v, h] = sum of factor * x[u, h]` over the edges u -> v for each
+    /// head h, with the additional terms of `how`.
     pub fn sum<T: Number>(
         &self,
         columns: Columns,

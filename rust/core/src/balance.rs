@@ -256,8 +256,8 @@ mod tests {
         values.iter().fold(f64::MIN, |a, &b| a.max(b))
     }
 
-    /// The least largest sum over all splits into parts whose sizes differ by at most
-    /// one.
+    /// Returns the smallest maximum sum over all splits into parts with sizes that
+    /// differ by at most one.
     fn brute_force(costs: &[f64], room: &mut [usize], sums: &mut [f64]) -> f64 {
         let Some((&cost, rest)) = costs.split_first() else {
             return largest(sums);

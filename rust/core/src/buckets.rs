@@ -17,7 +17,7 @@ const MIN_WORK: usize = 1 << 14;
 /// Bytes that are hashed at once.
 const WORD: usize = 8;
 
-/// Texts whose memory is asked for together.
+/// Number of texts that are prefetched together.
 const AHEAD: usize = 32;
 
 /// An entry of a table that holds nothing.
@@ -181,7 +181,7 @@ impl IdTable {
         Ok(table)
     }
 
-    /// The number of each text, -1 for one that the table lacks.
+    /// Returns the number of each text, or -1 for a text that is not in the table.
     pub fn find(&self, texts: Texts<'_>, threads: usize) -> Result<Vec<i64>, Error> {
         let mut found = filled(-1i64, Some(texts.len()), "offsets", texts.len())?;
         let mut rest = &mut found[..];

@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn cliques_are_found_in_one_buffer_and_in_several() {
-        // Eight cliques of 16 nodes, whose ids take turns in stretches of 32.
+        // Eight cliques of 16 nodes, with ids interleaved within ranges of 32.
         let pairs = (0..128).flat_map(|a| (0..128).map(move |b| (a, b)));
         let same = |a: i32, b: i32| a / 32 == b / 32 && a % 2 == b % 2;
         let (indptr, indices) = graph(pairs.filter(|&(a, b)| a != b && same(a, b)), 128);

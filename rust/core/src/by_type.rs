@@ -188,7 +188,7 @@ fn starts_of(counts: &mut [usize]) -> Vec<usize> {
     starts.collect()
 }
 
-/// A list whose elements are all written later.
+/// Allocates a list in which all elements are written later.
 fn of_length(len: usize) -> List<i64> {
     let mut list = List::with_capacity(len);
     list.resize(len, 0);

@@ -22,10 +22,10 @@ const MAX_CELLS: usize = 1 << 12;
 /// Comput. 1973). An edge of which both ends are in the cover goes to the cell with
 /// fewer edges.
 ///
-/// A cell above `max_imbalance` times the mean of edges gives back: the edges to one
-/// other cell are held at their destinations again, in the order of words lost for each
-/// edge. Takes O(sqrt(num_nodes) num_edges) time at worst, and O(num_nodes) memory
-/// beside the result and the edges of one cell.
+/// A cell with more than `max_imbalance` times the mean number of edges returns some:
+/// its edges to another cell move back to their destinations' cells, those that cost
+/// the fewest words per edge first. Takes O(sqrt(num_nodes) num_edges) time at worst,
+/// and O(num_nodes) memory in addition to the result and the edges of one cell.
 pub fn cover_cells<I: Id>(
     csc: &Csc<'_, I>,
     node_cell: &[i32],
@@ -194,7 +194,7 @@ impl<I: Id> Cover<'_, I> {
         self.load[cell] += 1;
     }
 
-    /// Edges whose row and partial sum travel anyway.
+    /// Holds the edges for which both the row and the partial sum travel anyway.
     fn hold_the_rest(&mut self) {
         for node in 0..self.csc.num_nodes() {
             let to = self.node_cell[node].index();

@@ -15,7 +15,7 @@ const MIN_WORK: usize = 1 << 16;
 /// Owners of sources are asked for this many edges ahead.
 const AHEAD: usize = 16;
 
-/// Edges whose ends have different owners, and the ends that each cell of the grid sees.
+/// Edges between nodes of different owners, and the ends that each grid cell sees.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Crossing {
     /// How many edges there are.

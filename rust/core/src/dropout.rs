@@ -1,5 +1,5 @@
-//! Dropout whose choices follow from a key, a row's id and a column: the same for any
-//! layout of the rows over ranks.
+//! Dropout that derives each choice from a key, a row id and a column, so that choices
+//! are the same for any layout of the rows over ranks.
 //!
 //! Element j of the row with id i is kept iff `lane >= threshold`, where `threshold =
 //! floor(65536 p + 1/2)` and `lane` is the (j mod 4)-th group of 16 bits, the lowest
@@ -18,7 +18,7 @@ use crate::{Error, Float, Number, team};
 
 /// Lanes of a word.
 const LANES: usize = 4;
-/// Columns whose choices are bits of one word.
+/// Number of columns that share a word, one bit per choice.
 pub(crate) const BITS: usize = 32;
 /// Values of a lane.
 const LANE_VALUES: u32 = 1 << 16;

@@ -1,5 +1,5 @@
-//! Edge lists to CSC: one parallel sort whose result does not depend on the number of
-//! threads.
+//! Converts edge lists to CSC by one parallel sort. The result does not depend on the
+//! number of threads.
 
 use std::mem::take;
 use std::ops::Range;

@@ -243,7 +243,7 @@ impl Edges<()> for Lattice {
     fn each(&self, units: Range<usize>, mut visit: impl FnMut(usize, usize, ())) {
         for node in units {
             for axis in 0..self.dims {
-                // An axis whose stride is beyond all nodes has one place.
+                // An axis with a stride beyond all nodes has one place.
                 let Some(stride) = self.side.checked_pow(axis).filter(|&stride| stride < self.num_nodes) else {
                     break;
                 };
@@ -335,8 +335,8 @@ pub fn labels(num_nodes: usize, num_classes: usize, key: Option<u64>) -> Result<
     Ok(labels)
 }
 
-/// Rows of features: the mean of the node's class, whose entries have variance 1, plus
-/// noise of variance `noise`^2.
+/// Draws rows of features: the mean of the node's class, with entries of variance 1,
+/// plus noise of variance `noise`^2.
 pub fn features(labels: &[i64], width: usize, noise: f32, key: u64, threads: usize) -> Result<Vec<f32>, Error> {
     let mut features = filled(0.0, labels.len().checked_mul(width), "width", width)?;
     if width == 0 {

@@ -89,8 +89,8 @@ impl Isa {
         Self::Portable
     }
 
-    /// Runs `kernel` compiled for this instruction set, or for the best one of the
-    /// machine where it lacks this one.
+    /// Runs `kernel` compiled for this instruction set, or for the machine's best one
+    /// if this one is unsupported.
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.min(Self::best()) {
             Self::Portable => kernel.run_portable(),

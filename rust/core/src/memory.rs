@@ -1,5 +1,5 @@
-//! Memory that is asked for without ending the process, tables on large pages, and
-//! lists whose memory later batches use again.
+//! Fallible allocation, tables on large pages, and lists that return their memory for
+//! reuse by later batches.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
@@ -12,13 +12,13 @@ const LEAST_BYTES: usize = 1 << 17;
 /// How many bytes of lists of one type are kept at most.
 const MOST_BYTES: usize = 1 << 26;
 
-/// A list whose memory the next batches use when it is dropped. Asking the system for
-/// pages anew, and giving them back, costs 15 % of a large batch and half of a small
-/// one.
+/// A list that leaves its memory to the next batches when it is dropped. Allocating
+/// pages and returning them to the system costs 15 % of a large batch and half of a
+/// small one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct List<T: Kept>(Vec<T>);
 
-/// Elements of lists whose memory is kept.
+/// Element types of lists that keep their memory for reuse.
 pub trait Kept: Copy + Send + 'static {
     /// The store of this element type.
     fn store() -> &'static Store<Self>;
@@ -155,9 +155,8 @@ fn machine_bytes() -> usize {
     isize::MAX as usize
 }
 
-/// A vector of zeros whose memory asks for 2 MiB pages where the system grants them on
-/// request: random access to pages of 4 KiB spends a fifth of a batch on address
-/// translation.
+/// Allocates a vector of zeros on 2 MiB pages where the system grants them on request.
+/// On pages of 4 KiB, random access spends a fifth of a batch on address translation.
 pub(crate) fn zeroed<T: Default>(len: usize) -> Vec<T> {
     let mut vec: Vec<T> = Vec::with_capacity(len);
     advise(vec.as_mut_ptr().cast(), size_of::<T>() * len);

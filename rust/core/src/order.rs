@@ -54,11 +54,10 @@ pub fn reverse_cuthill_mckee<I: Id>(csc: Csc<'_, I>) -> Result<Vec<i64>, Error> 
 const STRETCH: usize = 1 << 20;
 const BLOCKS: usize = 16;
 
-/// Counts the edges whose source is not among the rows that a cache of `slots` rows
-/// keeps, edge by edge, and adds this up over caches of several sizes. A source has one
-/// slot, and the last one of a slot is kept. `order` has each node once, and each node
-/// is a source. `None`: 0, 1, ... Of more than 16 million edges, 16 stretches of a
-/// million are counted.
+/// Counts the misses of direct-mapped caches of `slots` rows when edges read their
+/// sources' rows in order, summed over caches of several sizes. `order` contains each
+/// node once (default: 0, 1, ...), and each node is a source. For more than 16 million
+/// edges, only 16 ranges of a million edges are counted.
 pub fn missed_rows<I: Id>(csc: Csc<'_, I>, slots: &[usize], order: Option<&[i64]>) -> Result<usize, Error> {
     missed(csc, slots, order, STRETCH)
 }
@@ -115,7 +114,7 @@ fn missed<I: Id>(csc: Csc<'_, I>, slots: &[usize], order: Option<&[i64]>, stretc
 mod tests {
     use super::*;
 
-    /// A path 0 - 1 - ... - 9 whose nodes have other numbers.
+    /// Returns the path 0 - 1 - ... - 9 with renumbered nodes.
     fn path(numbers: &[i32]) -> (Vec<i64>, Vec<i32>) {
         let mut into: Vec<Vec<i32>> = vec![vec![]; numbers.len()];
         for pair in numbers.windows(2) {

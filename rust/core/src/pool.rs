@@ -94,8 +94,8 @@ fn enter_once(threads: usize, work: &mut (dyn FnMut() + Send)) {
 /// Work that helps the calling thread.
 pub type Help<'a> = Box<dyn FnOnce() + Send + 'a>;
 
-/// Does `work` on the calling thread and, within [`enter`], the tasks of `helpers`
-/// beside it on the other threads.
+/// Runs `work` on the calling thread and, within [`enter`], the tasks of `helpers` on
+/// the other threads at the same time.
 pub fn with_help<R: Send>(helpers: Vec<Help<'_>>, work: impl FnOnce() -> R + Send) -> R {
     let (mut work, mut result) = (Some(work), None);
     help_once(helpers, &mut || result = work.take().map(|work| work()));

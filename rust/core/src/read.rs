@@ -1,7 +1,7 @@
 //! Reads of memory that other processes may write, and prefetches.
 
 /// Reads `value` once, so the value that is checked is the value that is used, even if
-/// another process writes meanwhile.
+/// another process writes to it concurrently.
 #[inline(always)]
 pub(crate) fn load<T: Copy>(value: &T) -> T {
     // SAFETY: a reference is always valid for a read.

@@ -6,7 +6,7 @@ use crate::Error;
 use crate::error::check_length;
 use crate::read::{load, prefetch};
 
-/// The most relations, whose numbers have 16 bits.
+/// Maximum number of relations, because relation numbers have 16 bits.
 pub const MOST_RELATIONS: usize = 1 << 15;
 
 /// The in-edges of each node in groups, one per relation that the node has.
@@ -28,7 +28,7 @@ pub struct Relations<'a> {
     pub fanouts: &'a [i64],
     /// Number of relations.
     pub num_relations: usize,
-    /// Number of nodes of the complete graph, whose ids key the draws.
+    /// Number of nodes in the complete graph. Their ids key the draws.
     pub num_ids: usize,
 }
 
@@ -92,7 +92,7 @@ impl Relations<'_> {
         })
     }
 
-    /// Group `at` of `node`, whose edges lie within `edges`.
+    /// Returns group `at` of `node`, which has its edges within `edges`.
     #[inline(always)]
     pub(crate) fn group(&self, at: usize, node: usize, edges: &Range<usize>) -> Result<Group, Error> {
         let relation = load(&self.codes[at]).wrapping_sub((node * self.num_relations) as i64);

@@ -371,8 +371,8 @@ impl RowCache {
         })
     }
 
-    /// Empties the slot whose row is read last, if no announced batch up to `due` reads
-    /// it. Batches from `farthest` on have no slots any more.
+    /// Evicts the row with the farthest next use, if no announced batch up to `due`
+    /// reads it. Batches from `farthest` on no longer hold slots.
     fn evict_after(&mut self, due: u32, farthest: &mut usize) -> Option<u32> {
         if due == NONE {
             return None; // a row that was read once does not replace one that was read before

@@ -38,10 +38,10 @@ pub struct VertexCut {
 /// Assigns each edge a cell, in the order of the graph, and each node one of the cells
 /// with its edges.
 ///
-/// No cell gets more edges than `parts` allows. A cell owns a node that costs fewest
-/// words there: the rows that it need not receive, and the partial sums that it need
-/// not send. Degrees are known from a pass beforehand. Takes O(num_nodes cells) bits
-/// beside the result. `parts.passes` is not read.
+/// No cell gets more edges than `parts` allows. Each node is owned by the cell where it
+/// saves the most words: the rows that the cell need not receive, and the partial sums
+/// that it need not send. A first pass counts the degrees. Takes O(num_nodes cells)
+/// bits in addition to the result. `parts.passes` is not read.
 pub fn stream_edges<I: Id>(csc: &Csc<'_, I>, parts: Parts, rule: Rule) -> Result<VertexCut, Error> {
     let (num_nodes, num_sources) = (csc.num_nodes(), csc.num_sources());
     if num_sources != num_nodes {
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn cliques_stay_whole() {
-        // Four cliques of eight nodes, whose ids take turns.
+        // Four cliques of eight nodes, with interleaved ids.
         let joined = |a: i32, b: i32| a != b && a % 4 == b % 4;
         let pairs = (0..32).flat_map(|a| (0..32).map(move |b| (a, b)));
         let (src, dst): (Vec<i32>, Vec<i32>) = pairs.filter(|&(a, b)| joined(a, b)).unzip();

@@ -58,8 +58,8 @@ pub struct Parts {
 /// more nodes than edges, in shares of what has been placed and beyond the imbalance,
 /// takes no node below the mean degree while another part has room, and the other way
 /// around. Otherwise some parts would be full of nodes and the others of edges.
-/// Passes after the first are restreaming (Nishimura and Ugander, KDD 2013): a node
-/// leaves its part and is assigned anew. Takes O(num_nodes + parts) memory.
+/// Passes after the first are restreaming (Nishimura and Ugander, KDD 2013): each node
+/// leaves its part and is reassigned. Takes O(num_nodes + parts) memory.
 pub fn stream_nodes<I: Id>(csc: &Csc<'_, I>, parts: Parts, score: Score, order: Order) -> Result<Vec<i32>, Error> {
     check_square(csc)?;
     parts.check()?;
@@ -167,7 +167,7 @@ impl<'a, I: Id> State<'a, I> {
         self.enter(node, best);
     }
 
-    /// The part that has room for nodes whose neighbours `see` has counted.
+    /// Returns a part with room for the nodes for which `see` has counted neighbours.
     pub(crate) fn place_together(&mut self, weight: Weight) -> Option<usize> {
         let best = self.best(weight);
         self.count.fill(0);
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn cliques_are_found_whatever_their_ids() {
-        // Four cliques of 16 nodes, whose ids take turns.
+        // Four cliques of 16 nodes, with interleaved ids.
         let pairs = (0..64).flat_map(|a| (0..64).map(move |b| (a, b)));
         let (indptr, indices) = graph(pairs.filter(|&(a, b)| a != b && a % 4 == b % 4), 64);
         let csc = Csc::new(&indptr, &indices, 64).unwrap();

@@ -6,19 +6,19 @@
 
 use crate::pool;
 
-/// As [`pool::for_each`], on the OpenMP threads that torch's operators use. Without
-/// OpenMP in this process, on a pool.
+/// Like [`pool::for_each`], on the OpenMP threads that torch's operators use, or on a
+/// pool if this process has no OpenMP.
 ///
-/// For kernels that stand between torch's operators. Work beside these belongs on a
-/// pool, so that no thread that waits keeps a core from them.
+/// For kernels that run between torch's operators. Work concurrent with these belongs
+/// on a pool, because waiting OpenMP threads would keep cores busy.
 pub fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync) {
     pool::number(tasks, work, |count, work| {
         #[cfg(target_os = "linux")]
         if threads.min(count) > 1
             && let Some(start) = openmp::start()
         {
-            // All of them, also for few tasks: a team of another size ends and begins
-            // threads, here and at torch's next operator.
+            // All threads, also for few tasks: changing the number of OpenMP threads
+            // stops and starts threads, here and at torch's next operator.
             return openmp::for_each_number(start, pool::started(threads), count, work);
         }
         pool::for_each_number(threads, count, work);
@@ -35,15 +35,15 @@ mod openmp {
     use std::{mem, process, ptr};
 
     type Body = unsafe extern "C" fn(*mut c_void);
-    /// Calls a body with its data on so many threads of the team of the calling thread,
-    /// which is one of them, and waits for all: GNU's and LLVM's runtimes have it.
+    /// Calls a body with its data on the given number of OpenMP threads, including the
+    /// calling one, and waits for all. Exported by GNU's and LLVM's runtimes.
     pub(super) type Start = unsafe extern "C" fn(Body, *mut c_void, c_uint, c_uint);
 
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    static PROCESS: AtomicU32 = AtomicU32::new(0); // that a team of ours was started in
+    static PROCESS: AtomicU32 = AtomicU32::new(0); // in which OpenMP threads were started
 
-    /// The runtime that torch brought. None before torch is imported, and in a fork of
-    /// a process whose team does not exist there.
+    /// Returns the runtime that torch has loaded, or `None` before torch is imported
+    /// and in a forked process, which does not inherit OpenMP threads.
     pub(super) fn start() -> Option<Start> {
         let mut found = FOUND.load(Ordering::Relaxed);
         if found.is_null() {
@@ -77,8 +77,8 @@ mod openmp {
             next,
             panic,
         };
-        // SAFETY: `body` gets the team that it expects, which outlives the call. It only
-        // reads it, and nothing unwinds out of it.
+        // SAFETY: `body` receives the expected type, which outlives the call. It only
+        // reads it, and no panic unwinds out of it.
         unsafe { start(body, (&raw mut team).cast(), threads as c_uint, 0) };
         if let Some(panic) = team.panic.into_inner().expect("nobody panics with the lock") {
             resume_unwind(panic);
@@ -87,7 +87,7 @@ mod openmp {
 
     /// Takes tasks until none is left.
     unsafe extern "C" fn body(team: *mut c_void) {
-        // SAFETY: `for_each_number` gives a team, and nobody writes to it.
+        // SAFETY: `for_each_number` passes a `Team`, to which no thread writes.
         let team = unsafe { &*team.cast::<Team<'_>>() };
         let done = catch_unwind(AssertUnwindSafe(|| {
             loop {

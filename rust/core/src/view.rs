@@ -26,7 +26,7 @@ pub struct View<'a, I> {
     paths: bool,                 // whether draws keep the times of their edges
 }
 
-/// The arrays that some laws read beside the edges.
+/// The arrays that some laws read in addition to the edges.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Extra<'a> {
     /// [num_edges] weights of edges.
@@ -316,7 +316,7 @@ impl<'a, I: Id> View<'a, I> {
         }
     }
 
-    /// The error for an edge whose source is not below `num_sources`.
+    /// Returns the error for an edge with a source that is not below `num_sources`.
     #[cold]
     pub(crate) fn no_such_source(&self, edge: i64, id: I) -> Error {
         Error::OutOfRange {

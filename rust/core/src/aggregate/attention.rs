@@ -407,12 +407,12 @@ fn store<T: Copy, const N: usize>(items: &mut [T], start: usize, values: [T; N])
         .expect("lengths are checked before a kernel runs") = values;
 }
 
-/// Edges whose weights are computed together.
+/// Number of edges for which weights are computed together.
 fn chunk(heads: usize) -> usize {
     (CHUNK / heads).max(1)
 }
 
-/// Output whose rows have `row` items.
+/// Output with rows of `row` items.
 struct Strided<'o, T> {
     items: &'o mut [T],
     row: usize,

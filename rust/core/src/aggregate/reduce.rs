@@ -206,7 +206,7 @@ impl<T: Number, S: Scale<T::Wide>> Reduce for Sum<'_, T, S> {
     }
 }
 
-/// The sum of a row, and beside it the row of the same number in x.
+/// The sum of a row, followed by the row with the same number in x.
 pub(super) struct Beside<'a, T: Number, S> {
     pub(super) sum: Sum<'a, T, S>,
 }
@@ -288,7 +288,7 @@ impl<T: Number, S: Scale<T::Wide>> Reduce for BesideKept<'_, T, S> {
     }
 }
 
-/// The gradient of [`Beside`], whose `sum` reads the first halves of the rows of x.
+/// The gradient of [`Beside`]. Its `sum` reads the first half of each row of x.
 pub(super) struct Apart<'a, T: Number, S> {
     pub(super) sum: Sum<'a, T, S>,
 }

@@ -147,8 +147,8 @@ pub(super) trait Reduce: Sync {
         false
     }
 
-    /// Writes the K heads of D columns of `pass` of `row` to `out`, whose item `at` is
-    /// the first of them.
+    /// Writes the K heads of D columns in `pass` of `row` to `out`, starting at item
+    /// `at`.
     fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut Self::Out<'_>, at: usize);
 }
 

@@ -10,9 +10,9 @@ use crate::{Dropout, Error, Number, team};
 const DRAW: usize = 4;
 
 impl Aggregator {
-    /// Writes what `dropout` makes of stored numbers to `out`. Edge e = u -> v stands for
-    /// the number `values[e]` in column u of row v, whose id is `ids[v]`. So the result
-    /// is equal to [`Dropout::apply`] on the rows with all columns.
+    /// Applies `dropout` to stored numbers, and writes the result to `out`. Edge
+    /// e = u -> v stands for the number `values[e]` in column u of row v, which has the
+    /// id `ids[v]`. The result equals [`Dropout::apply`] on the rows with all columns.
     pub fn drop_stored<T: Number, I: Id>(
         &self,
         dropout: Dropout,
@@ -55,7 +55,7 @@ mod tests {
         let width = 70;
         for num_rows in [0usize, 3, 2000] {
             let ids: Vec<i64> = (0..num_rows as i64).map(|row| row * 7 - 5).collect();
-            // Row v lacks every column that leaves rest v % 4 + 2, and row 1 is empty.
+            // Row v omits each multiple of v % 4 + 2, and row 1 is empty.
             let held = |row: usize, column: usize| row != 1 && !column.is_multiple_of(row % 4 + 2);
             let (mut indptr, mut columns) = (vec![0], vec![]);
             for row in 0..num_rows {

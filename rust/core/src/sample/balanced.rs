@@ -19,7 +19,7 @@ pub fn water_fill(degrees: &[usize], budget: usize) -> Vec<usize> {
             .iter()
             .fold(0usize, |sum, &degree| sum.saturating_add(degree.min(level)))
     };
-    // The highest level whose sum is within the budget.
+    // The highest level with a sum within the budget.
     let (mut low, mut high) = (0, degrees.iter().copied().max().unwrap_or_default());
     while low < high {
         let level = low + (high - low).div_ceil(2);

@@ -28,9 +28,9 @@ pub struct Batch<I: Id> {
     pub nodes: List<I>,
     /// [num_hops + 1] how many nodes were known when each hop began, and at the end.
     pub known: Vec<usize>,
-    /// [num_rows + 1] where the edges of each row begin. Where nodes draw once, hop h
-    /// reads rows `0..known[h]`. Where nodes draw anew at every hop, the rows of the
-    /// hops follow one another.
+    /// [num_rows + 1] where the edges of each row begin. If nodes draw once, hop h
+    /// reads rows `0..known[h]`. If nodes redraw at every hop, each hop's rows follow
+    /// those of the previous hop.
     pub indptr: List<i64>,
     /// [num_edges] positions in `nodes` of the sources.
     pub indices: List<I>,

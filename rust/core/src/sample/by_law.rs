@@ -44,7 +44,7 @@ pub fn draw_by<I: Id, L: Law>(
     })
 }
 
-/// A law whose draws are checked.
+/// Wraps a law to check its draws.
 struct Checked<'a, L> {
     law: &'a L,
     num_sources: usize,

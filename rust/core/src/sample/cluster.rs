@@ -6,7 +6,7 @@ use crate::csc::Id;
 use crate::read::load;
 use crate::view::View;
 
-/// All in-edges whose source lies in one of the clusters of the seeds.
+/// Selects all in-edges with a source in one of the seeds' clusters.
 pub(crate) struct WithinClusters<'a, I> {
     graph: &'a View<'a, I>,
     cluster: &'a [i64],

@@ -15,8 +15,8 @@ use super::law::Law;
 use crate::csc::Id;
 use crate::{Error, pool};
 
-/// About how many edges a slice draws. Handing a slice over is cheap beside the draws,
-/// and nobody waits long for the last slice.
+/// Approximate number of edges that a slice draws. Handing over a slice is cheap
+/// compared with its draws, and the wait for the last slice is short.
 const SLICE: usize = 1 << 12;
 
 /// Fewer slices are drawn by one thread before other threads have woken.

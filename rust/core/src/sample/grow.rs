@@ -241,7 +241,7 @@ impl<'a, I: Id> Request<'a, I> {
             true => 0,
             false => drawing.nodes.known[hop - 1],
         };
-        // The list of nodes grows meanwhile.
+        // Copied, because the list of nodes grows during the draws.
         let rows = drawing.nodes.nodes[first..drawing.nodes.known[hop]].to_vec();
         let trees = match self.trees {
             Some(trees) if !trees.are_one() => drawing.nodes.trees[first..drawing.nodes.known[hop]].to_vec(),

@@ -8,10 +8,10 @@
 //!
 //! 1. `batch` holds the results, `table` finds local ids, `numbering` numbers nodes for
 //!    samplers in Python, `paths` finds trees by time, and `floyd` draws distinct numbers.
-//! 2. `law` says what a law is. `uniform`, `weighted`, `labor`, `cluster` and `visits`
-//!    are laws, and `balanced` is one that draws as `uniform` does.
-//! 3. `edges` draws rows by a law, `crew` does so on several threads, and `expand`
-//!    numbers the nodes that a hop finds.
+//! 2. `law` defines the trait of a law. `uniform`, `weighted`, `labor`, `cluster` and
+//!    `visits` implement it, and so does `balanced`, which draws like `uniform`.
+//! 3. `edges` draws rows by a law, module `crew` does so on several threads, and
+//!    `expand` numbers the nodes that a hop finds.
 //! 4. `by_law` draws one hop by a law of any crate. `sampler` chooses among the laws
 //!    here, and `grow` runs the hops of a batch.
 

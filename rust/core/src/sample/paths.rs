@@ -18,7 +18,7 @@ pub struct Trees<'a> {
     pub paths: Option<Paths<'a>>,
 }
 
-/// The rule by which a node is of the tree whose time is that of the edge to it.
+/// Assigns a node to the tree that has the time of the edge to the node.
 #[derive(Debug, Clone, Copy)]
 pub struct Paths<'a> {
     /// [num_trees] the time of each tree.

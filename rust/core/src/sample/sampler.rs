@@ -113,8 +113,8 @@ pub struct Sampler {
     pub kind: Kind,
     /// [num_hops] from the seeds outward.
     pub fanouts: Vec<Fanout>,
-    /// `false`: a node draws once, when it is first found, and every layer uses the
-    /// same draws. `true`: all nodes found so far draw anew at every hop, as in DGL.
+    /// If true, all nodes found so far redraw at every hop, as in DGL. Otherwise, a
+    /// node draws once, when it is first found, and every layer uses the same draws.
     pub redraw: bool,
     /// Importance weights to return.
     pub importance: Option<Importance>,

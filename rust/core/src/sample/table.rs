@@ -7,8 +7,8 @@ use crate::read::prefetch;
 /// Bits of a local id in the dense table. The other bits count batches.
 const LOCAL_BITS: u32 = 25;
 
-/// The largest number of nodes for which a thread keeps the dense table (4 bytes a
-/// node, 16 MiB here). Larger graphs use the hashed table, whose size follows the batch.
+/// The largest number of nodes for which a thread keeps the dense table (4 bytes per
+/// node, 16 MiB here). Larger graphs use the hashed table, which grows with the batch.
 pub const DENSE_NODES: usize = 1 << 22;
 
 /// From ids of the graph to positions in the batch, in order of first occurrence.

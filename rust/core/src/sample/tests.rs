@@ -95,7 +95,7 @@ fn sampler(kind: Kind, redraw: bool) -> Sampler {
     }
 }
 
-/// Batches of a few seeds, whose first hops are few draws, and of many.
+/// Checks batches of a few seeds, with few draws in the first hops, and of many.
 fn each_batch<I: Id>(mut check: impl FnMut(&Sampler, &View<'_, I>, &[I])) {
     let (indptr, indices) = skewed::<I>();
     let weight: Vec<f32> = (0..indices.len()).map(|edge| (edge % 5) as f32).collect();
@@ -250,7 +250,7 @@ fn laws_that_do_not_draw_by_time_are_named() {
     }
 }
 
-/// A batch of one type whose seeds are of `trees`.
+/// Samples a batch of one type, with seeds in `trees`.
 fn in_trees<I: Id>(
     sampler: &Sampler,
     graph: &View<'_, I>,
