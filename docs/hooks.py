@@ -84,7 +84,7 @@ def every_key(_argument: str = "") -> str:
         for name in ["default"] if kind == "trainer" else plugins.options(kind):
             option = keys.read(kind, name)
             title = "trainer" if kind == "trainer" else f"{kind}={name}"
-            rows = (*option.keys, *keys.shared(kind))
+            rows = (*option.keys, *keys.shared_keys(kind))
             parts.append(f"## `{title}`\n\n{option.summary}\n\n{_keys(f'{kind}.', rows) if rows else 'No keys.'}")
     return "\n\n".join(parts)
 
