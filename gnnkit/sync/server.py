@@ -24,13 +24,13 @@ PERIOD = 0.25  # seconds between checks for lost workers
 class _Request:
     """A worker's request that has not been answered yet."""
 
-    letter: Message
+    message: Message
     last_heartbeat: float  # to this worker, by time.monotonic
     is_pushed: bool = False
 
     @property
     def kind(self) -> str:
-        return str(self.letter.fields["kind"])
+        return str(self.message.fields["kind"])
 
 
 class Server:
@@ -68,8 +68,8 @@ class Server:
     def run(self) -> None:
         """Serves until all workers have finished or are lost."""
         while self._live:
-            if (letter := self._next()) is not None:
-                self._take_in(letter)
+            if (message := self._next()) is not None:
+                self._take_in(message)
             self._look_for_lost()
             self._answer()
 
@@ -91,32 +91,32 @@ class Server:
                 return self._mailbox.take(REQUEST, src=self._mailbox.rank, timeout=PERIOD)
         return None
 
-    def _take_in(self, letter: Message) -> None:
-        kind = letter.fields["kind"]
-        if letter.src not in self._live:  # the worker was lost after sending
+    def _take_in(self, message: Message) -> None:
+        kind = message.fields["kind"]
+        if message.src not in self._live:  # the worker was lost after sending
             return
         if kind == "begin":
-            self._begin(letter)
+            self._begin(message)
         elif kind == "values":
             assert self._model is not None
-            self._model.set_values(letter.tensors["values"])
+            self._model.set_values(message.tensors["values"])
         elif kind == "end":
-            self._leave(letter.src)
+            self._leave(message.src)
         else:
-            self._open[letter.src] = _Request(letter, time.monotonic())
+            self._open[message.src] = _Request(message, time.monotonic())
         if self._parameters is not None:
             self._parameters.absent = {rank for rank, request in self._open.items() if request.kind in ("meet", "sum")}
             for request in self._open.values():
                 self._push(self._parameters, request)
             self._parameters.step_if_complete()
 
-    def _begin(self, letter: Message) -> None:
+    def _begin(self, message: Message) -> None:
         """Creates parameters and optimiser, at the start or after a rollback."""
-        fields = letter.fields
+        fields = message.fields
         groups = Groups(tuple(map(tuple, fields["members"])), tuple(fields["settings"]))
         make = self.optimizer_class or getattr(torch.optim, fields["optimizer"])
-        self._model = Optimised(letter.tensors["values"], fields["shapes"], groups, make)
-        self._model.set_state(unpack_state(fields["state"], letter.tensors))
+        self._model = Optimised(message.tensors["values"], fields["shapes"], groups, make)
+        self._model.set_state(unpack_state(fields["state"], message.tensors))
         if self._parameters is None:
             self._parameters = VersionedParameters(self._model, self._num_workers, self._rules)
             for rank in set(range(self._num_workers)) - self._live:
@@ -128,11 +128,11 @@ class Server:
         if request.kind != "push" or request.is_pushed:
             return
         request.is_pushed = True
-        letter = request.letter
-        if letter.fields["settings"] is not None:
+        message = request.message
+        if message.fields["settings"] is not None:
             assert self._model is not None
-            self._model.set_settings(letter.fields["settings"])
-        parameters.push(letter.src, letter.tensors["gradient"], letter.fields["share"])
+            self._model.set_settings(message.fields["settings"])
+        parameters.push(message.src, message.tensors["gradient"], message.fields["share"])
 
     def _answer(self) -> None:
         """Answers requests that are complete, and sends heartbeats to the others."""
@@ -153,7 +153,7 @@ class Server:
 
     def _meet(self) -> None:
         """Applies all gradients, and changes the rules if the workers ask for it."""
-        together = next(iter(self._open.values())).letter.fields["together"]
+        together = next(iter(self._open.values())).message.fields["together"]
         if together is not None:
             self._rules = self._configured.synchronous if together else self._configured
         if self._parameters is not None:
@@ -184,8 +184,8 @@ class Server:
 
     def _sum(self) -> dict[str, Tensor]:
         """Returns the sum of all workers' tensors, in rank order."""
-        letters = [self._open[rank].letter for rank in sorted(self._open)]
-        return {"values": torch.stack([letter.tensors["values"] for letter in letters]).sum(0)}
+        messages = [self._open[rank].message for rank in sorted(self._open)]
+        return {"values": torch.stack([message.tensors["values"] for message in messages]).sum(0)}
 
     def _reply(self, rank: int, fields: Json, tensors: dict[str, Tensor] | None = None) -> None:
         del self._open[rank]
@@ -194,7 +194,7 @@ class Server:
     def _send_heartbeats(self) -> None:
         now = time.monotonic()
         for rank, request in list(self._open.items()):
-            if now - request.last_heartbeat >= request.letter.fields["patience"]:
+            if now - request.last_heartbeat >= request.message.fields["patience"]:
                 request.last_heartbeat = now
                 self._put(rank, {"kind": "wait"})
 

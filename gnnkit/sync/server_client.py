@@ -72,8 +72,8 @@ class ServerClient:
         self._share_out(parameters)
         settings = self._bring(parameters, optimizer) if self.rank == 0 else None
         messages = [{"gradient": part} for part in self._cut(gradients(parameters))]
-        letters = self._ask({"kind": "push", "share": share, "settings": settings}, messages)
-        self._write(parameters, letters)
+        replies = self._ask({"kind": "push", "share": share, "settings": settings}, messages)
+        self._write(parameters, replies)
         optimizer.state.clear()  # left by local steps
         setattr(optimizer, "_opt_called", True)  # noqa: B010 - schedules would warn that no step was made
 
@@ -93,15 +93,15 @@ class ServerClient:
         if not meets and not (self.rank == 0 and self._begun):
             return
         kind = "meet" if meets else "state"
-        letters = self._ask({"kind": kind, "together": together}, [{} for _ in self._parts])
+        replies = self._ask({"kind": kind, "together": together}, [{} for _ in self._parts])
         if together is not None:
             self._rules = self._configured.synchronous if together else self._configured
-        if letters[0].fields["kind"] == "nothing":
+        if replies[0].fields["kind"] == "nothing":
             return
         if kind == "meet":
-            self._write(parameters, letters)
+            self._write(parameters, replies)
         if self.rank == 0:
-            self._keep(letters)
+            self._keep(replies)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the servers' optimiser state, as of the last `settle`."""
@@ -216,17 +216,17 @@ class ServerClient:
             self._mailbox.put(server, REQUEST, fields, tensors | {"values": part})
         self._begun, self._settings = True, groups.settings
 
-    def _keep(self, letters: Sequence[Message]) -> None:
+    def _keep(self, replies: Sequence[Message]) -> None:
         """Stores the optimiser's state and the staleness of all gradients."""
         self.state, self.delays = {}, Counter()
-        for (_, numbers), letter in zip(self._parts, letters, strict=True):
-            moments = unpack_state(letter.fields["state"], letter.tensors)
+        for (_, numbers), reply in zip(self._parts, replies, strict=True):
+            moments = unpack_state(reply.fields["state"], reply.tensors)
             self.state |= {numbers[place]: value for place, value in moments.items()}
-            self.delays.update(dict(letter.fields["delays"]))
+            self.delays.update(dict(reply.fields["delays"]))
 
-    def _write(self, parameters: Sequence[Parameter], letters: Sequence[Message]) -> None:
+    def _write(self, parameters: Sequence[Parameter], replies: Sequence[Message]) -> None:
         """Replaces the parameters. Rank 0 also stores the values."""
-        self._overwrite(parameters, [letter.tensors["values"] for letter in letters])
+        self._overwrite(parameters, [reply.tensors["values"] for reply in replies])
         if self.rank == 0 and self._rules.together:
             self._read = self._cut(parameters)
 
@@ -251,15 +251,15 @@ class ServerClient:
     def _reply(self, server: int) -> Message:
         """Waits for a reply. Each heartbeat extends the deadline."""
         while True:
-            letter = self._mailbox.take(REPLY, src=server, timeout=self._timeout)
-            fields = letter.fields
+            reply = self._mailbox.take(REPLY, src=server, timeout=self._timeout)
+            fields = reply.fields
             if fields["kind"] == "lost":
                 raise PeerLost(f"rank {self.rank}: its server lost a peer: {fields['error']}", fields["rank"])
             if fields["kind"] == "failed":
                 error = None if self._beside is None else self._beside.error
                 raise RuntimeError(f"rank {self.rank}: its server failed: {fields['error']}") from error
             if fields["kind"] != "wait":
-                return letter
+                return reply
 
 
 def distribute_evenly(sizes: Sequence[int], count: int) -> list[list[int]]:
