@@ -382,6 +382,14 @@ def test_a_file_beside_a_manifest_of_tasks_alone_is_guessed(tmp_path: Path) -> N
     assert proposal.tasks.keys() == {"other", "returns"}
 
 
+def test_keys_above_the_largest_integer_are_linked() -> None:
+    numbers = pa.array([2**64 - 1 - number for number in range(12)], pa.uint64())
+    orders = pa.table({"order_id": range(24), "user_id": numbers.take(pa.array([*range(12)] * 2))})
+    proposal = propose({"users": Table("users", pa.table({"id": numbers})), "orders": Table("orders", orders)}, {})
+    assert proposal.tables["users"].key == ("id",)
+    assert proposal.tables["orders"].links == (Link(("user_id",), "users"),)
+
+
 @pytest.mark.parametrize("manifest", [None, {"tables": {"users": {"key": "id", "time": "joined"}}}])
 def test_text_keys_of_a_guessed_task_keep_their_zeros(tmp_path: Path, manifest: Any) -> None:
     users = pa.table({"id": ["010", "011", "012"], "joined": ["2020-01-01", "2020-01-02", "2020-01-03"]})
