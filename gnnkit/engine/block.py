@@ -38,7 +38,7 @@ from gnnkit.partition.shard import Shard
 # Time per edge and column of a sum, relative to a multiplication in a matrix product.
 # Sums are limited by memory bandwidth.
 EDGE_COST = 8
-_LENT = ("src_nodes", "edge_ids", "in_degree", "out_degree", "edge_features", "edge_age")  # created on first access
+_TENSORS = ("src_nodes", "edge_ids", "in_degree", "out_degree", "edge_features", "edge_age")  # created on first access
 
 
 class ValuesById:
@@ -276,7 +276,7 @@ class BlockAdjacency(Adjacency):
         return adjacency
 
     def tensors(self) -> dict[str, Tensor]:
-        tensors = {name: vars(self)[name] for name in _LENT if vars(self).get(name) is not None}
+        tensors = {name: vars(self)[name] for name in _TENSORS if vars(self).get(name) is not None}
         graph: RankGraph | None = vars(self).get("rank_graph")
         return tensors if graph is None else tensors | graph.tensors()
 

@@ -90,7 +90,7 @@ class Watchdog:
         seconds = {process.pid: cpu_seconds(process.pid) for process in processes}
         self._note_cpu(list(seconds.values()), interval)
         self._note_stopped([process.pid for process in processes], interval)
-        self._note_rest(seconds, interval)
+        self._note_idle(seconds, interval)
         if (stuck := self._verdict(processes)) is None:
             self._warn(processes)
         return stuck
@@ -144,7 +144,7 @@ class Watchdog:
         if None in seconds or abs(cpu_time - self._cpu) > _IDLE_SECONDS + _IDLE_SHARE * self._idle:
             self._cpu, self._idle = cpu_time, 0.0
 
-    def _note_rest(self, seconds: dict[int, float | None], interval: float) -> None:
+    def _note_idle(self, seconds: dict[int, float | None], interval: float) -> None:
         """Accumulates idle time, and subtracts three times the working time.
 
         A thread that happens to run during a check therefore has little influence.

@@ -115,10 +115,9 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 module.register_forward_hook(lambda _module, _inputs, _output: self.leave(), always_call=True)
 
     def add(self, reasons: dict[str, str], name: str, reason: str) -> None:
-        all_reasons = {**self.systematic, **reasons}
-        if name not in all_reasons and not any(
-            name.startswith(f"{layer}.") for layer in all_reasons
-        ):  # part of a noted layer
+        noted_layers = {**self.systematic, **reasons}
+        is_part = any(name.startswith(f"{layer}.") for layer in noted_layers)
+        if name not in noted_layers and not is_part:
             reasons[name] = reason
 
     def compare(self, model: nn.Module, rows: TrialRows) -> str | None:

@@ -25,13 +25,13 @@ PERIOD = 0.25  # seconds between checks for lost workers
 class _Request:
     """A worker's request that has not been answered yet."""
 
-    letter: Message
+    message: Message
     last_heartbeat: float  # to this worker, by time.monotonic
     is_pushed: bool = False
 
     @property
     def kind(self) -> str:
-        return str(self.letter.fields["kind"])
+        return str(self.message.fields["kind"])
 
 
 class ServedParameters:
@@ -43,13 +43,13 @@ class ServedParameters:
         self._versions: VersionedParameters | None = None
         self._model: Optimised | None = None
 
-    def begin(self, letter: Message, optimizer_class: type[Optimizer] | None) -> None:
+    def begin(self, message: Message, optimizer_class: type[Optimizer] | None) -> None:
         """Creates parameters and optimiser, at the start or after a rollback."""
-        fields = letter.fields
+        fields = message.fields
         groups = Groups(tuple(map(tuple, fields["members"])), tuple(fields["settings"]))
         make = optimizer_class or getattr(torch.optim, fields["optimizer"])
-        self._model = Optimised(letter.tensors["values"], fields["shapes"], groups, make)
-        self._model.set_state(unpack_state(fields["state"], letter.tensors))
+        self._model = Optimised(message.tensors["values"], fields["shapes"], groups, make)
+        self._model.set_state(unpack_state(fields["state"], message.tensors))
         if self._versions is None:
             self._versions = VersionedParameters(self._model, self._num_workers, self.rules)
             for rank in self._left:
@@ -73,11 +73,11 @@ class ServedParameters:
 
     def _push(self, versions: VersionedParameters, request: _Request) -> None:
         request.is_pushed = True
-        letter = request.letter
-        if letter.fields["settings"] is not None:
+        message = request.message
+        if message.fields["settings"] is not None:
             assert self._model is not None
-            self._model.set_settings(letter.fields["settings"])
-        versions.push(letter.src, letter.tensors["gradient"], letter.fields["share"])
+            self._model.set_settings(message.fields["settings"])
+        versions.push(message.src, message.tensors["gradient"], message.fields["share"])
 
     def meet(self, together: bool | None) -> None:
         """Applies all gradients, and changes the rules if the workers ask for it."""
@@ -145,8 +145,8 @@ class Server:
     def run(self) -> None:
         """Serves until all workers have finished or are lost."""
         while self._live:
-            if (letter := self._next()) is not None:
-                self._take_in(letter)
+            if (message := self._next()) is not None:
+                self._take_in(message)
             self._look_for_lost()
             self._answer()
 
@@ -168,25 +168,25 @@ class Server:
                 return self._mailbox.take(REQUEST, src=self._mailbox.rank, timeout=PERIOD)
         return None
 
-    def _take_in(self, letter: Message) -> None:
-        kind = letter.fields["kind"]
-        if letter.src not in self._live:  # the worker was lost after sending
+    def _take_in(self, message: Message) -> None:
+        kind = message.fields["kind"]
+        if message.src not in self._live:  # the worker was lost after sending
             return
         if kind == "begin":
-            self._parameters.begin(letter, self.optimizer_class)
+            self._parameters.begin(message, self.optimizer_class)
         elif kind == "values":
-            self._parameters.set_values(letter.tensors["values"])
+            self._parameters.set_values(message.tensors["values"])
         elif kind == "end":
-            self._leave(letter.src)
+            self._leave(message.src)
         else:
-            self._open[letter.src] = _Request(letter, time.monotonic())
+            self._open[message.src] = _Request(message, time.monotonic())
         self._parameters.apply(self._open)
 
     def _answer(self) -> None:
         """Answers requests that are complete, and sends heartbeats to the others."""
         shared_kind = self._shared_kind()
         if shared_kind == "meet":
-            self._parameters.meet(next(iter(self._open.values())).letter.fields["together"])
+            self._parameters.meet(next(iter(self._open.values())).message.fields["together"])
         total = self._sum() if shared_kind == "sum" else {}
         rules = self._parameters.rules
         for rank, request in list(self._open.items()):
@@ -208,8 +208,8 @@ class Server:
 
     def _sum(self) -> dict[str, Tensor]:
         """Returns the sum of all workers' tensors, in rank order."""
-        letters = [self._open[rank].letter for rank in sorted(self._open)]
-        return {"values": torch.stack([letter.tensors["values"] for letter in letters]).sum(0)}
+        messages = [self._open[rank].message for rank in sorted(self._open)]
+        return {"values": torch.stack([message.tensors["values"] for message in messages]).sum(0)}
 
     def _reply(self, rank: int, fields: Json, tensors: dict[str, Tensor] | None = None) -> None:
         del self._open[rank]
@@ -218,7 +218,7 @@ class Server:
     def _send_heartbeats(self) -> None:
         now = time.monotonic()
         for rank, request in list(self._open.items()):
-            if now - request.last_heartbeat >= request.letter.fields["patience"]:
+            if now - request.last_heartbeat >= request.message.fields["patience"]:
                 request.last_heartbeat = now
                 self._put(rank, {"kind": "wait"})
 

@@ -53,8 +53,8 @@ class ServerClient:
         settings = self._bring(parameters, optimizer) if self.rank == 0 else None
         messages = [{"gradient": part} for part in self._cut(gradients(parameters))]
         request = {"kind": "push", "share": share, "settings": settings}
-        letters = self.servers.ask(self._parts, request, messages)
-        self._write(parameters, letters)
+        replies = self.servers.ask(self._parts, request, messages)
+        self._write(parameters, replies)
         optimizer.state.clear()  # left by local steps
         setattr(optimizer, "_opt_called", True)  # noqa: B010 - schedules would warn that no step was made
 
@@ -74,15 +74,15 @@ class ServerClient:
         if not meets and not (self.rank == 0 and self._begun):
             return
         kind = "meet" if meets else "state"
-        letters = self.servers.ask(self._parts, {"kind": kind, "together": together}, [{} for _ in self._parts])
+        replies = self.servers.ask(self._parts, {"kind": kind, "together": together}, [{} for _ in self._parts])
         if together is not None:
             self._rules = self._configured.synchronous if together else self._configured
-        if letters[0].fields["kind"] == "nothing":
+        if replies[0].fields["kind"] == "nothing":
             return
         if kind == "meet":
-            self._write(parameters, letters)
+            self._write(parameters, replies)
         if self.rank == 0:
-            self._keep(letters)
+            self._keep(replies)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the servers' optimiser state, as of the last `settle`."""
@@ -154,17 +154,17 @@ class ServerClient:
             self.servers.put(server, fields, tensors | {"values": part})
         self._begun, self._settings = True, groups.settings
 
-    def _keep(self, letters: Sequence[Message]) -> None:
+    def _keep(self, replies: Sequence[Message]) -> None:
         """Stores the optimiser's state and the staleness of all gradients."""
         self.state, self.delays = {}, Counter()
-        for numbers, letter in zip(self._parts.values(), letters, strict=True):
-            moments = unpack_state(letter.fields["state"], letter.tensors)
+        for numbers, reply in zip(self._parts.values(), replies, strict=True):
+            moments = unpack_state(reply.fields["state"], reply.tensors)
             self.state |= {numbers[place]: value for place, value in moments.items()}
-            self.delays.update(dict(letter.fields["delays"]))
+            self.delays.update(dict(reply.fields["delays"]))
 
-    def _write(self, parameters: Sequence[Parameter], letters: Sequence[Message]) -> None:
+    def _write(self, parameters: Sequence[Parameter], replies: Sequence[Message]) -> None:
         """Replaces the parameters. Rank 0 also stores the values."""
-        self._overwrite(parameters, [letter.tensors["values"] for letter in letters])
+        self._overwrite(parameters, [reply.tensors["values"] for reply in replies])
         if self.rank == 0 and self._rules.together:
             self._read = self._cut(parameters)
 

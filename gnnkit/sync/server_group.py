@@ -73,15 +73,15 @@ class ServerGroup:
     def _reply(self, server: int) -> Message:
         """Waits for a reply. Each heartbeat extends the deadline."""
         while True:
-            letter = self._mailbox.take(REPLY, src=server, timeout=self._timeout)
-            fields = letter.fields
+            reply = self._mailbox.take(REPLY, src=server, timeout=self._timeout)
+            fields = reply.fields
             if fields["kind"] == "lost":
                 raise PeerLost(f"rank {self._rank}: its server lost a peer: {fields['error']}", fields["rank"])
             if fields["kind"] == "failed":
                 error = None if self._beside is None else self._beside.error
                 raise RuntimeError(f"rank {self._rank}: its server failed: {fields['error']}") from error
             if fields["kind"] != "wait":
-                return letter
+                return reply
 
     def average(self, tensors: Sequence[Tensor], weight: float) -> None:
         """Replaces tensors by the workers' weighted mean, in place. Collective.
@@ -100,8 +100,8 @@ class ServerGroup:
 
     def _sums(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Returns the sum of each part over the workers, one part per server."""
-        letters = self.ask(self.ranks[: len(parts)], {"kind": "sum"}, [{"values": part} for part in parts])
-        return [letter.tensors["values"] for letter in letters]
+        replies = self.ask(self.ranks[: len(parts)], {"kind": "sum"}, [{"values": part} for part in parts])
+        return [reply.tensors["values"] for reply in replies]
 
     def close(self) -> None:
         """Sends the final message, and waits for the server thread on rank 0 to end."""

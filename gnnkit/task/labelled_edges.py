@@ -73,9 +73,8 @@ class LabelledEdges(NodeTask):
         self._sizes: tuple[int, int] | None = None  # outputs and edge features, set by `size_head`
         self._unit: tuple[Array, Array] | None = None  # mean and deviation of the features, set by `begin`
         self._head: EdgeMLP | None = None
-        self._reach_cache: tuple[Worker, Reach, Tensor] | None = (
-            None  # the rank, its exchange of rows, and [k, 2] places
-        )
+        # The rank, its exchange of rows, and [k, 2] places
+        self._reach_cache: tuple[Worker, Reach, Tensor] | None = None
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
         check_pairs(self.key, strategy, sampler)
@@ -139,9 +138,8 @@ class LabelledEdges(NodeTask):
             embeddings = worker.embed(targets.rows, targets.end_times).flatten(0, 1)
             ends = torch.arange(len(embeddings), device=outputs.device).reshape(-1, 2)
         else:
-            if (
-                self._reach_cache is None or self._reach_cache[0] is not worker
-            ):  # all ranks' workers are replaced together
+            # All ranks' workers are replaced together
+            if self._reach_cache is None or self._reach_cache[0] is not worker:
                 lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
                 self._reach_cache = worker, *lookup.find(targets.rows)
             _, reach, ends = self._reach_cache

@@ -174,22 +174,22 @@ class LinkedMailbox(Mailbox):
 
     def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Message:
         with self._lock:
-            letter = self._oldest(tag, src)
-            if letter is not None:
-                self._under_way.remove(letter)
-        letter = letter or self._mailbox.take(tag, src=src, timeout=timeout)
-        sleep_until(letter.fields[_DUE])
-        return _opened(letter)
+            message = self._oldest(tag, src)
+            if message is not None:
+                self._under_way.remove(message)
+        message = message or self._mailbox.take(tag, src=src, timeout=timeout)
+        sleep_until(message.fields[_DUE])
+        return _opened(message)
 
     def poll(self, tag: str | None = None, src: int | None = None) -> Message | None:
         with self._lock:
-            letter = self._oldest(tag, src)
-            if letter is None and (letter := self._mailbox.poll(tag, src)) is not None:
-                self._under_way.append(letter)
-            if letter is None or letter.fields[_DUE] > time.monotonic():
+            message = self._oldest(tag, src)
+            if message is None and (message := self._mailbox.poll(tag, src)) is not None:
+                self._under_way.append(message)
+            if message is None or message.fields[_DUE] > time.monotonic():
                 return None
-            self._under_way.remove(letter)
-            return _opened(letter)
+            self._under_way.remove(message)
+            return _opened(message)
 
     def gone(self) -> frozenset[int]:
         return self._mailbox.gone()
@@ -221,8 +221,8 @@ class _Slow(Pending):
             yield rows
 
 
-def _opened(letter: Message) -> Message:
-    return replace(letter, fields={name: value for name, value in letter.fields.items() if name != _DUE})
+def _opened(message: Message) -> Message:
+    return replace(message, fields={name: value for name, value in message.fields.items() if name != _DUE})
 
 
 def _size(x: Tensor) -> int:

@@ -39,7 +39,7 @@ from gnnkit_tables.database import Database, join_epochs, read_database, read_ta
 from gnnkit_tables.encode import Embed, Encoded
 from gnnkit_tables.example import example_tasks
 from gnnkit_tables.folder import SHARE, Folder
-from gnnkit_tables.guess import Proposal, add_task, propose
+from gnnkit_tables.guess import Proposal, add_task, columns_named_like_keys, propose
 from gnnkit_tables.history import is_event
 from gnnkit_tables.keys import KeyIndex
 from gnnkit_tables.lists import one_row_per_item
@@ -331,8 +331,10 @@ class Tables(Dataset):
             return self._propose(folder, folder.tasks)
         manifest = Manifest.read(path)
         if manifest.tables:
-            return self._with_task(folder, Proposal(dict(manifest.tables), dict(manifest.tasks)))
-        proposal = replace(self._propose(folder, ()), tasks=dict(manifest.tasks))
+            proposal = Proposal(dict(manifest.tables), dict(manifest.tasks))
+        else:
+            proposal = replace(self._propose(folder, ()), tasks=dict(manifest.tasks))
+        proposal = self._with_task(folder, proposal)
         proposal.manifest.checked()
         return proposal
 
@@ -344,7 +346,8 @@ class Tables(Dataset):
             return proposal
         tables = read_tables(folder, proposal.manifest, self.missing)
         indices = {key: KeyIndex.create(tables[key], spec.key) for key, spec in proposal.tables.items() if spec.key}
-        add_task(proposal, name, folder.read_task(name, (), self.missing), tables, indices)
+        keys = columns_named_like_keys(folder.read_task(name, (), self.missing), indices)
+        add_task(proposal, name, folder.read_task(name, keys, self.missing), tables, indices)
         return proposal
 
     def _manifest_file(self, folder: Folder) -> Path | None:

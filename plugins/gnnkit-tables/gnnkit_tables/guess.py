@@ -73,6 +73,15 @@ def propose(tables: Mapping[str, Table], tasks: Mapping[str, Table]) -> Proposal
     return proposal
 
 
+def columns_named_like_keys(table: Table, indices: Mapping[str, KeyIndex]) -> list[str]:
+    """Returns a task's columns that may hold keys, which are read as text from CSV."""
+    return [
+        column
+        for column in table.names
+        if any(column in index.names or _is_named(column, other, index) for other, index in indices.items())
+    ]
+
+
 def add_task(
     proposal: Proposal, name: str, table: Table, tables: Mapping[str, Table], indices: Mapping[str, KeyIndex]
 ) -> None:
@@ -110,6 +119,8 @@ def _set_time(proposal: Proposal, name: str, table: Table, time: str | None, rea
     later = [] if time is None else _find_later(table, time)
     proposal.tables[name] = replace(proposal.tables[name], time=time, later=dict.fromkeys(later, ()))
     proposal.reasons["tables", name, "time"] = reason
+    for key in [key for key in proposal.reasons if key[:3] == ("tables", name, "later")]:
+        del proposal.reasons[key]  # of the time before
     for column in later:
         why = f"mostly later than {time}, so it is hidden until then; list columns known then"
         proposal.reasons["tables", name, "later", column] = why

@@ -113,6 +113,8 @@ def key_column(table: Table, name: str) -> pa.Array:  # [rows] int64, large_stri
         return pa.array(np.where(empty, 0, numbers).astype(np.int64), mask=empty)
     if pa.types.is_date(kind):
         return column.cast(pa.timestamp("ms"))
+    if pa.types.is_uint64(kind) and (pc.max(column).as_py() or 0) > np.iinfo(np.int64).max:  # hashes, for example
+        return column.cast(pa.large_string())
     return column if pa.types.is_timestamp(kind) or pa.types.is_null(kind) else column.cast(pa.int64())
 
 

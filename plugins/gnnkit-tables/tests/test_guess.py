@@ -354,6 +354,17 @@ def test_an_event_has_the_time_of_its_task(tmp_path: Path) -> None:
     assert (manifest.tables["orders"].time, manifest.tables["orders"].later) == ("sent", {})
 
 
+def test_reasons_of_another_time_are_forgotten(tmp_path: Path) -> None:
+    payments = pa.table(
+        {"payment_id": [1, 2, 3, 4, 5, 6], "order_id": [1, 2, 3, 4, 5, 6], "on": days(2, 3, 4, 5, 6, 7)}
+    )
+    folder = bookings(tmp_path / "data", days(3, 4, 5, 6, 7, 8))
+    pyarrow.parquet.write_table(payments, folder / "tables/payments.parquet")
+    manifest, text = guess(folder)
+    assert (manifest.tables["orders"].time, manifest.tables["orders"].later) == ("sent", {})
+    assert "hidden until then" not in text
+
+
 def test_a_task_that_the_manifest_lacks_is_guessed(tmp_path: Path) -> None:
     tables_alone = {"tables": {**MANIFEST["tables"]}}
     folder = write(tmp_path / "data", tables_alone)
@@ -362,6 +373,29 @@ def test_a_task_that_the_manifest_lacks_is_guessed(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(task(), folder / "tasks/more.parquet")
     assert guess(folder)[0].tasks == {}, "task.table selects one of several"
     assert Tables(str(folder), table="more")._read_manifest(Folder.find(folder)).tasks.keys() == {"more"}
+
+
+def test_a_file_beside_a_manifest_of_tasks_alone_is_guessed(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", {"tasks": {"other": MANIFEST["tasks"]["returns"] | {"query": "SELECT 1"}}})
+    proposal = Tables(str(folder), table="returns")._read_manifest(Folder.find(folder))
+    assert proposal.tables == Manifest.read(write(tmp_path / "whole") / "manifest.yaml").tables
+    assert proposal.tasks.keys() == {"other", "returns"}
+
+
+def test_keys_above_the_largest_integer_are_linked() -> None:
+    numbers = pa.array([2**64 - 1 - number for number in range(12)], pa.uint64())
+    orders = pa.table({"order_id": range(24), "user_id": numbers.take(pa.array([*range(12)] * 2))})
+    proposal = propose({"users": Table("users", pa.table({"id": numbers})), "orders": Table("orders", orders)}, {})
+    assert proposal.tables["users"].key == ("id",)
+    assert proposal.tables["orders"].links == (Link(("user_id",), "users"),)
+
+
+@pytest.mark.parametrize("manifest", [None, {"tables": {"users": {"key": "id", "time": "joined"}}}])
+def test_text_keys_of_a_guessed_task_keep_their_zeros(tmp_path: Path, manifest: Any) -> None:
+    users = pa.table({"id": ["010", "011", "012"], "joined": ["2020-01-01", "2020-01-02", "2020-01-03"]})
+    returns = task(user_id=["010", "011", "012", "010", "011", "010"])
+    folder = write(tmp_path / "data", manifest, "csv", users=users, returns=returns, orders=None, items=None)
+    assert "user_id]  # 100 % are keys of users" in guess(folder)[1]
 
 
 def test_a_guessed_manifest_is_written_if_the_database_is_refused(
