@@ -120,7 +120,7 @@ def default_text(path: Path) -> Iterator[str]:
 
 
 def test_every_refusal_of_combinations_has_a_case_by_default() -> None:
-    messages = [message for topic in fits.TOPICS for message in topic.refused]
+    messages = [message for topic in fits.TOPICS for message in topic.conflicts]
     assert [case[0] for case in default_cases(test_fits.test_each_row_refuses_a_configuration)] == messages
 
 
