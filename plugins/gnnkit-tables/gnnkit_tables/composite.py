@@ -14,6 +14,7 @@ from gnnkit_formats.table import Table
 from gnnkit_formats.values import is_text
 
 from gnnkit.errors import UserError
+from gnnkit.graph.types import Ids
 from gnnkit.utils.ranges import shown_names
 from gnnkit_tables.keys import KeyIndex, count_missing, find_parents, key_column
 from gnnkit_tables.manifest import Link, TableSpec
@@ -54,8 +55,8 @@ def find_composite_keys(tables: Mapping[str, Table], specs: Mapping[str, TableSp
         if spec.key or not tables[name].num_rows:
             continue
         matches = {child: _match_columns(name, child, tables, specs) for child in specs if child != name}
-        columns = {column: _read_column(tables[name], column) for match in matches.values() for column in match}
-        parts = {column: cells for column, cells in columns.items() if cells is not None}
+        part_names = dict.fromkeys(column for match in matches.values() for column in match)
+        parts = {column: cells for column in part_names if (cells := _read_column(tables[name], column)) is not None}
         shared = [[column for column in match if column in parts] for match in matches.values()]
         keys = dict.fromkeys(key for names in shared if (key := _find_key(parts, names[:_COLUMNS])))
         candidates = [_link_children(KeyIndex.create(tables[name], key), name, tables, matches) for key in keys]
@@ -146,19 +147,22 @@ def _link_children(
     links: dict[str, tuple[Link, str]] = {}
     for child, match in matches.items():
         columns = tuple(match[column] for column in index.names if column in match)
-        if len(columns) < len(index.names) or (share := share_of_keys(tables[child], columns, index)) < _SHARE:
+        if len(columns) < len(index.names):
             continue
-        rows = find_parents(tables[child], columns, index)
-        if len(np.unique(rows[rows >= 0])) < np.count_nonzero(rows >= 0):
+        share, rows = match_keys(tables[child], columns, index)
+        if share >= _SHARE and len(np.unique(rows[rows >= 0])) < np.count_nonzero(rows >= 0):
             what = f"columns of the key; {100 * share:.0f} % of the distinct combinations are keys"
             links[child] = Link(columns, parent), f"{what}; {count_missing(rows)}"
     return CompositeKey(parent, index, links)
 
 
-def share_of_keys(table: Table, columns: Sequence[str], index: KeyIndex) -> float:
-    """Returns the share of distinct combinations that are keys, 0 if types differ."""
+def match_keys(table: Table, columns: Sequence[str], index: KeyIndex) -> tuple[float, Ids]:
+    """Returns the share of distinct combinations that are keys, and each row's parent.
+
+    If types differ, the share is 0, and there are no parents.
+    """
     with suppress(UserError, pa.ArrowException):
         rows = find_parents(table, columns, index)
         cells = pa.table({str(place): key_column(table, name) for place, name in enumerate(columns)}).drop_null()
-        return len(np.unique(rows[rows >= 0])) / max(len(_distinct(cells)), 1)
-    return 0.0
+        return len(np.unique(rows[rows >= 0])) / max(len(_distinct(cells)), 1), rows
+    return 0.0, np.empty(0, np.int64)

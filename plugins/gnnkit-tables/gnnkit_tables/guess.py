@@ -18,7 +18,7 @@ from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.attributes import is_time
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
-from gnnkit_tables.composite import find_composite_keys, share_of_keys
+from gnnkit_tables.composite import find_composite_keys, match_keys
 from gnnkit_tables.database import as_dates, find_unread_times
 from gnnkit_tables.folder import SPLIT
 from gnnkit_tables.keys import KeyIndex, count_missing, find_parents, key_column
@@ -372,7 +372,7 @@ def _find_entity(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tu
     """
     for other, index in indices.items():
         is_composite = len(index.names) > 1 and {*index.names} <= {*table.names}
-        if is_composite and (share := share_of_keys(table, index.names, index)) >= _HALF:
+        if is_composite and (share := match_keys(table, index.names, index)[0]) >= _HALF:
             return index.names, other, share
     shares = {
         (column, other): _found_share(table, column, index)
