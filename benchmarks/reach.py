@@ -82,6 +82,7 @@ def run(graph: Graph, options: argparse.Namespace, keys: Mapping[str, Any], seed
         return slept(kind, seconds)(in_features, num_classes)
 
     comm = {"name": "slow_link", "gigabits": options.gigabits} if options.gigabits else "gloo"
+    saving = {"checkpoint_every": 2} if "leader" in keys else {"checkpoint": False}  # rebalancing needs checkpoints
     silence = (contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()))
     with tempfile.TemporaryDirectory() as parent, silence[0], silence[1]:
         folder = Path(parent) / "run"
@@ -93,12 +94,7 @@ def run(graph: Graph, options: argparse.Namespace, keys: Mapping[str, Any], seed
             workers=options.workers,
             threads=1,
             partition=options.partition,
-            trainer={
-                "max_epochs": options.epochs,
-                "check_val_every_n_epoch": 1,
-                "checkpoint_every": 2,
-                "lr": options.lr,
-            },
+            trainer={"max_epochs": options.epochs, "check_val_every_n_epoch": 1, "lr": options.lr} | saving,
             seed=seed,
             report=False,
             logger="none",

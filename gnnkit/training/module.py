@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from gnnkit.comm.average import models_differ
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.launch.phases import warn
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
-from gnnkit.sync import GradientSync, drift
+from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.task.base import rows_of
 from gnnkit.task.evaluation import Evaluation
@@ -354,7 +355,7 @@ class TrainingModule(hooks.OwnHooks):
     def join(self) -> None:
         """Combines workers that drifted into the model that is saved. Collective."""
         comm = self.worker.comm
-        if self.sync is not None and self._may_drift and drift(self.model, comm):
+        if self.sync is not None and self._may_drift and models_differ(self.model, comm):
             self.sync.finish(self.model, comm, self.worker.weight)
 
     @contextmanager

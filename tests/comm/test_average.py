@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 from gnnkit.comm import Communicator
-from gnnkit.comm.average import average_parameters, drift, from_vector, to_vector
+from gnnkit.comm.average import average_parameters, drift, from_vector, models_differ, to_vector
 from gnnkit.comm.threads import Threads
 
 
@@ -32,3 +33,17 @@ def test_a_turned_parameter_is_averaged_where_it_stands() -> None:
         return held.flatten().tolist()
 
     assert Threads.run(on_rank, 2) == [[0.5] * 6] * 2
+
+
+@pytest.mark.parametrize("changed", [None, "weight", "counter"])
+def test_one_changed_bit_of_one_rank_is_found(changed: str | None) -> None:
+    def on_rank(comm: Communicator) -> bool:
+        model = nn.Module()
+        model.weight = nn.Parameter(torch.tensor([1.0, float("nan"), float("inf")]))
+        model.register_buffer("counter", torch.tensor(3))
+        if changed is not None and comm.rank == 1:
+            tensor = model.state_dict()[changed]
+            tensor.view(-1)[:1] = torch.nextafter(tensor.view(-1)[:1], torch.tensor(2.0)) if changed == "weight" else 4
+        return models_differ(model, comm)
+
+    assert Threads.run(on_rank, 3) == [changed is not None] * 3
