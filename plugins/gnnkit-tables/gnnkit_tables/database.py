@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from gnnkit_formats.column_table import require
 from gnnkit_formats.table import Table
-from gnnkit_formats.table_files import read_table
 from gnnkit_formats.values import is_text, matches
 
 from gnnkit.errors import UserError
@@ -138,7 +137,7 @@ def read_tables(folder: Folder, manifest: Manifest, missing: Sequence[str]) -> d
             raise UserError(
                 f"tables.{name}.later: {known_later[0]!r} is a key or a link, which rows have from the start"
             )
-        tables[name] = read_table(folder.tables[name], sorted(ids), missing, narrow=True)
+        tables[name] = folder.read_table(name, ids, missing)
         for column in (*ids, *spec.ignore, *spec.later, *(part for names in spec.later.values() for part in names)):
             require(tables[name].name, tables[name].names, column, "; change the manifest")
     return tables

@@ -415,3 +415,19 @@ def test_a_guessed_manifest_is_written_if_the_database_is_refused(
     assert main([*init, "dataset.manifest=new/manifest.yaml", "on_exists=replace"]) == 0
     assert main(["job=init", "dataset=tables", f"dataset.root={folder}", "dataset.manifest=none.yaml", "output=b"]) == 2
     assert not (tmp_path / "b").exists()
+
+
+def test_whole_numbers_that_are_days_are_dates(tmp_path: Path, capsys: Any) -> None:
+    """Columns of years, numbers with an impossible day, and keys stay numbers."""
+    (tmp_path / "orders.csv").write_text(
+        "order_id,bought,code,near\n20240131,20240131,2024,20240131\n20240201,,2025,20240230\n20240302,20240229,2026,20240301\n",
+        encoding="utf-8",
+    )
+    folder = Folder.find(tmp_path)
+    table = folder.read_table("orders", ["order_id"], ())
+    kinds = {name: pa.types.is_timestamp(kind) for name, kind in table.kinds.items()}
+    assert kinds == {"order_id": False, "bought": True, "code": False, "near": False}
+    assert table.plain("bought").cast(pa.string()).to_pylist() == ["2024-01-31 00:00:00", None, "2024-02-29 00:00:00"]
+    folder.read_table("orders", ["order_id"], ())
+    said = "orders.csv, column 'bought' holds whole numbers such as 20240131, which are read as dates"
+    assert capsys.readouterr().out.count(said) == 1
