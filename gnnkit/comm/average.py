@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +22,8 @@ def drift(module: nn.Module, comm: Communicator) -> float:
     largest = torch.zeros(1, dtype=torch.float64, device=comm.device)
     if rows:
         values = torch.cat(rows)
-        equal = (values == values[0]) | (
-            values.isnan() & values[0].isnan()
-        )  # equal infinities count too, such as those of a mask
+        # Equal infinities, such as those of a mask, count too.
+        equal = (values == values[0]) | (values.isnan() & values[0].isnan())
         largest[0] = torch.where(equal.all(0), 0, values.amax(0) - values.amin(0)).max()
     return float(comm.broadcast(largest, src=0))
 
@@ -31,16 +31,15 @@ def drift(module: nn.Module, comm: Communicator) -> float:
 def models_differ(module: nn.Module, comm: Communicator) -> bool:
     """Returns whether two ranks' models differ in any bit, from 8 bytes of each rank.
 
-    Covers parameters and saved buffers. Collective, and equal on all ranks.
+    Covers parameters and saved buffers. Collective, and equal on all ranks. Lost ranks
+    do not count.
     """
     digest = hashlib.blake2b(digest_size=8)
-    for tensors in saved_tensors(module):
-        for tensor in tensors:
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    for tensor in chain(*saved_tensors(module)):
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     digests = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)
-    digests[comm.rank] = int.from_bytes(digest.digest(), "little", signed=True)
-    digests = comm.all_reduce(digests)
-    return bool((digests != digests[0]).any())
+    digests[comm.rank] = int.from_bytes(digest.digest(), "little", signed=True) | 1  # not 0, as of a lost rank
+    return len(set(comm.all_reduce(digests).tolist()) - {0}) > 1
 
 
 @torch.no_grad()

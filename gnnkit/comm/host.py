@@ -80,17 +80,14 @@ def _listen(world_size: int) -> socket.socket | None:
     """Opens a listening socket, or returns None if the system does not support them."""
     if sys.platform != "linux":
         return None
-    listener = None
-    try:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         listener.bind("")  # lets the system choose an abstract name
         listener.listen(world_size + 128)
         host()
-    except OSError:
-        if listener is not None:
-            listener.close()
-        return None
-    return listener
+        stack.pop_all()  # keeps the socket open
+        return listener
+    return None
 
 
 def _connect(

@@ -365,7 +365,7 @@ class Tables(Dataset):
 
         Keys in text files are read as text once they are known, so that 007 is not 7.
         """
-        tables = {name: folder.read_table(name, (), self.missing) for name in folder.tables}
+        tables = {name: folder.read(path, (), self.missing) for name, path in folder.tables.items()}
         tasks = {name: folder.read_task(name, (), self.missing) for name in names}
         proposal = propose(tables, tasks)
         again = read_tables(folder, proposal.manifest, self.missing)

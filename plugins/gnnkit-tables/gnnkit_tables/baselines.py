@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from gnnkit.graph import Floats, Graph, Split
+from gnnkit.graph import Graph, Split
 from gnnkit.task.ranking import mean_areas
 from gnnkit.utils.checks import Array
 from gnnkit_tables.lists import METRICS, Rule, rank_figures, rank_within
 from gnnkit_tables.targets import Targets
-
-Predict = Callable[[Array], Array]  # from columns [k, width] to scores or numbers [k]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +47,14 @@ def best_column(columns: Graph) -> Baseline | None:
     if not is_number and columns.num_classes != 2:
         return None
     metric, train = "mae" if is_number else "roc_auc", columns.split == Split.TRAIN
-    best: tuple[float, int, Predict] | None = None
+    best: Baseline | None = None
     for place in np.flatnonzero(np.ptp(rows[train], 0) > 0).tolist():
         slope, intercept = np.polyfit(rows[train, place].astype(np.float64), columns.labels[train], 1)
-        predict = _line(place, slope, intercept)
-        value = _measure(columns, predict, Split.VAL, metric)
-        if best is None or (value < best[0] if is_number else value > best[0]):
-            best = value, place, predict
-    if best is None:
-        return None
-    test = _measure(columns, best[2], Split.TEST, metric)
-    return Baseline(f"only {names[best[1]]}", metric, best[0], test)
+        predicted = rows[:, place] * slope + intercept
+        val, test = (_measure(columns, predicted, part, metric) for part in (Split.VAL, Split.TEST))
+        if best is None or (val < best.val if is_number else val > best.val):
+            best = Baseline(f"only {names[place]}", metric, val, test)
+    return best
 
 
 def rank_by_rules(targets: Targets) -> list[Baseline]:
@@ -81,15 +75,10 @@ def _measure_rule(targets: Targets, rule: Rule, length: int, part: Split) -> flo
     return rank_figures(lists, ranks, wanted * is_listed, sizes, length)[METRICS[0]]
 
 
-def _line(place: int, slope: float, intercept: float) -> Predict:
-    return lambda rows: rows[:, place] * slope + intercept
-
-
-def _measure(columns: Graph, predict: Predict, part: Split, metric: str) -> float:
+def _measure(columns: Graph, predicted: Array, part: Split, metric: str) -> float:
     mask = columns.split == part
-    predicted, labels = predict(np.asarray(columns.features)[mask]), columns.labels[mask]
+    scores, labels = predicted[mask].astype(np.float64), columns.labels[mask]
     if metric == "mae":
-        return float(np.abs(predicted - labels).mean())
-    rows: Floats = np.asarray(predicted, np.float64)
-    areas = mean_areas(torch.from_numpy(rows)[:, None], torch.from_numpy(labels == 1)[:, None])
+        return float(np.abs(scores - labels).mean())
+    areas = mean_areas(torch.from_numpy(scores)[:, None], torch.from_numpy(labels == 1)[:, None])
     return areas["roc_auc"]

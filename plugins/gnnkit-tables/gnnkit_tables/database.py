@@ -137,7 +137,7 @@ def read_tables(folder: Folder, manifest: Manifest, missing: Sequence[str]) -> d
             raise UserError(
                 f"tables.{name}.later: {known_later[0]!r} is a key or a link, which rows have from the start"
             )
-        tables[name] = folder.read_table(name, ids, missing)
+        tables[name] = folder.read(folder.tables[name], ids, missing)
         for column in (*ids, *spec.ignore, *spec.later, *(part for names in spec.later.values() for part in names)):
             require(tables[name].name, tables[name].names, column, "; change the manifest")
     return tables

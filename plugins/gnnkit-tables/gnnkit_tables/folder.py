@@ -13,7 +13,6 @@ from gnnkit_formats.table import Table
 from gnnkit_formats.table_files import find_table, form_of, parts_of, read_table
 
 from gnnkit.errors import UserError
-from gnnkit.graph.arrow import nulls_of
 from gnnkit.launch.phases import say
 from gnnkit.utils.ranges import shown_names
 
@@ -22,7 +21,6 @@ TABLES, TASKS = ("db", "tables"), "tasks"  # folders, the first as in RelBench
 SPLIT = "split"  # column of a task table
 SHARE = 0.15  # of validation and test each, if neither a task nor the configuration divides its rows
 _PARTS = ("train", "val", "test")
-_DAYS = (1700_01_01, 2199_12_31)  # range of days that are written as whole numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Folder:
     root: Path
     tables: Mapping[str, Path]
     tasks: Mapping[str, Path]  # a file, or a folder with one for each part of the split
-    converted: set[str] = field(default_factory=set, compare=False)  # columns that `_read` has reported
+    converted: set[str] = field(default_factory=set, compare=False)  # columns that `read` has reported
 
     @classmethod
     def find(cls, root: Path) -> Folder:
@@ -47,16 +45,6 @@ class Folder:
         tasks = root / TASKS
         return cls(root, tables, {} if not tasks.is_dir() else _list_tables(tasks) | _list_divided(tasks))
 
-    def read_table(self, name: str, ids: Collection[str], missing: Sequence[str]) -> Table:
-        """Reads a table. Whole numbers that are all days, such as 20260131, are dates.
-
-        Args:
-            name: The table.
-            ids: Columns of keys, which stay as they are.
-            missing: Words for missing values.
-        """
-        return self._read(self.tables[name], ids, missing)
-
     def read_task(self, name: str, ids: Sequence[str], missing: Sequence[str]) -> Table:
         """Reads a task table, with a column `split` if its parts are separate files.
 
@@ -70,45 +58,40 @@ class Folder:
             raise UserError(f"{table.name} has no rows, but is the task {name}; fill it, or remove the file")
         return table
 
-    def _read(self, path: Path, ids: Collection[str], missing: Sequence[str]) -> Table:
+    def read(self, path: Path, ids: Collection[str], missing: Sequence[str]) -> Table:
+        """Reads a file. Whole numbers that are all days, such as 20260131, are dates.
+
+        Args:
+            path: A file of a table or task.
+            ids: Columns of keys, which stay as they are.
+            missing: Words for missing values.
+        """
         table = read_table(path, sorted(ids), missing, narrow=True)
-        columns = {name: table.plain(name) for name in table.others(ids)}
-        dates = {name: days for name, column in columns.items() if (days := as_days(column)) is not None}
-        for name in dates:
-            if (place := f"{table.name}, column {name!r}") not in self.converted:
-                self.converted.add(place)
-                say(
-                    f"tables: {place} holds whole numbers such as {columns[name].drop_null()[0]}, which are read as dates"
-                )
-        if not dates:
-            return table
-        return Table(
-            table.name, pa.table({name: dates.get(name, table.plain(name)) for name in table.names}), missing=missing
-        )
+        dates = {name: days for name in table.others(ids) if (days := as_days(table.plain(name))) is not None}
+        for place in sorted({f"{table.name}, column {name!r}" for name in dates} - self.converted):
+            self.converted.add(place)
+            say(f"tables: {place} holds whole numbers such as 20260131, which are read as dates")
+        columns = {name: dates[name] if name in dates else table.plain(name) for name in table.names}
+        return Table(table.name, pa.table(columns), missing=missing) if dates else table
 
     def _read_task(self, path: Path, name: str, ids: Sequence[str], missing: Sequence[str]) -> Table:
         if not path.is_dir() or parts_of(path):
-            return self._read(path, ids, missing)
+            return self.read(path, ids, missing)
         parts = {part: find_table(path, part, FORMS) for part in _PARTS}
-        columns = [_with_part(self._read(file, ids, missing), part) for part, file in parts.items() if file]
+        columns = [_with_part(self.read(file, ids, missing), part) for part, file in parts.items() if file]
         return Table(f"{TASKS}/{name}", pa.concat_tables(columns, promote_options="permissive"), missing=missing)
 
 
 def as_days(column: pa.Array) -> pa.Array | None:
     """Returns whole numbers such as 20260131 as dates, or None unless all are days."""
-    distinct = pc.unique(column).drop_null() if pa.types.is_integer(column.type) else []
-    if not len(distinct) or pc.min(distinct).as_py() < _DAYS[0] or pc.max(distinct).as_py() > _DAYS[1]:
+    if not pa.types.is_integer(column.type) or not column.is_valid().true_count:
         return None
-    numbers = column.fill_null(_DAYS[0]).to_numpy(zero_copy_only=False).astype(np.int64)
-    months = ((numbers // 10_000 - 1970) * 12 + numbers // 100 % 100 - 1).astype("M8[M]")
-    days = months.astype("M8[D]") + (numbers % 100 - 1)
-    is_day = (
-        (days.astype("M8[M]") == months)
-        & (numbers % 100 > 0)
-        & (numbers // 100 % 100 > 0)
-        & (numbers // 100 % 100 < 13)
-    )
-    return pa.array(days.astype("M8[s]"), mask=nulls_of(column)) if is_day.all() else None
+    if pc.min(column).as_py() < 1700_01_01 or pc.max(column).as_py() > 2199_12_31:
+        return None
+    coded = column.dictionary_encode()
+    days = pc.strptime(coded.dictionary.cast(pa.string()), format="%Y%m%d", unit="s", error_is_null=True)
+    is_day = pc.equal(pc.strftime(days, format="%Y%m%d"), coded.dictionary.cast(pa.string()))  # null: none at all
+    return days.take(coded.indices) if pc.all(is_day, skip_nulls=False).as_py() else None
 
 
 def _list_tables(folder: Path) -> dict[str, Path]:

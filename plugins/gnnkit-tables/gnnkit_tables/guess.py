@@ -170,11 +170,7 @@ def _distinct_share(table: Table, column: str) -> float:
 
 
 def _is_unique(table: Table, name: str) -> bool:
-    column = table.plain(name)
-    if not (pa.types.is_integer(column.type) or is_text(column.type)) or not len(column):
-        return False
-    values = key_column(table, name)
-    return not values.null_count and len(pc.unique(values)) == len(values)
+    return not pa.types.is_floating(table.plain(name).type) and _distinct_share(table, name) == 1
 
 
 def _find_links(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Iterator[tuple[Link, str]]:
@@ -183,7 +179,9 @@ def _find_links(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Ite
         if not _may_be_key(table, column):
             continue
         named = [other for other, index in indices.items() if other != name and _is_named(column, other, index)]
-        is_key, has_text = name in indices and indices[name].names == (column,), _holds_text(table, column)
+        is_key = name in indices and indices[name].names == (column,)
+        # Whole numbers with empty cells are no text.
+        has_text = is_text(table.plain(column).type) and is_text(key_column(table, column).type)
         if is_key and _names_table(column, name):
             continue
         others = [] if named or is_key or not has_text else [key for key in indices if key != name]
@@ -221,11 +219,6 @@ def _explain_unlinked(name: str, table: Table, indices: Mapping[str, KeyIndex]) 
 def _may_be_key(table: Table, column: str) -> bool:
     kind = table.plain(column).type
     return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-
-
-def _holds_text(table: Table, column: str) -> bool:
-    """Returns whether keys are text, other than whole numbers with empty cells."""
-    return is_text(table.plain(column).type) and is_text(key_column(table, column).type)
 
 
 def _is_named(column: str, other: str, index: KeyIndex) -> bool:

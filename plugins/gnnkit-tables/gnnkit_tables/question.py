@@ -164,10 +164,6 @@ class Question:
         self._describe_later(Lookahead(self._ask_columns, views, times, manifest), dates)
         return Table(f"tasks.{self.name}.query", rows.append_column(SPLIT, self._split(rows[self.spec.time])))
 
-    def _ask(self, dates: Times, views: Mapping[str, pa.Table]) -> pa.Table:
-        timestamps = pa.table({"timestamp": _as_dates(dates, self.unit)})
-        return _run(f"tasks.{self.name}.query", self._text(), {**views, **dict.fromkeys(_NAMES, timestamps)})
-
     def _ask_columns(self, dates: Times, views: Mapping[str, pa.Table]) -> pa.Table:
         """Returns entities and labels, in the entities' order."""
         columns, order = list(dict.fromkeys([*self.spec.entity, self.spec.label])), (*self.spec.entity, *self._labels)
@@ -180,7 +176,8 @@ class Question:
 
     def _ask_items(self, dates: Times, views: Mapping[str, pa.Table]) -> pa.Table:
         """Runs the query, and gives a ranking task one row for each item."""
-        rows = self._ask(dates, views)
+        timestamps = pa.table({"timestamp": _as_dates(dates, self.unit)})
+        rows = _run(f"tasks.{self.name}.query", self._text(), {**views, **dict.fromkeys(_NAMES, timestamps)})
         if self.spec.target is None:
             return rows
         table = one_row_per_item(Table(f"tasks.{self.name}.query", rows), self.spec.label)

@@ -48,9 +48,9 @@ def boosted_scores(columns: Encoded, targets: Targets) -> Encoded:
     train, val = (targets.split == part for part in (Split.TRAIN, Split.VAL))
     is_pair = targets.pairs is not None
     is_number = targets.labels.dtype.kind == "f" and not is_pair
-    labels = _standard(targets.labels, train) if is_number else targets.labels
-    if is_pair:
-        labels = (targets.labels[:, 0] == 1).astype(np.int64)
+    labels = (targets.labels[:, 0] == 1).astype(np.int64) if is_pair else targets.labels
+    if is_number:  # as task=regression scales them
+        labels = (labels - labels[train].mean()) / (labels[train].std() or 1)
     with threadpool_limits(1):  # sums in the order of one thread
         estimator = _estimator(is_number).fit(columns.rows[train], labels[train])
     stages = estimator.staged_predict if is_number else estimator.staged_predict_proba
@@ -68,11 +68,6 @@ def boosted_scores(columns: Encoded, targets: Targets) -> Encoded:
     rows: Floats = np.where(train[:, None], 0, marked).astype(np.float32)
     names = tuple(f"boosting {place}" for place in range(rows.shape[1]))
     return Encoded(rows, names, names)
-
-
-def _standard(labels: Any, train: Any) -> Any:
-    """Scales labels as task=regression does."""
-    return (labels - labels[train].mean()) / (labels[train].std() or 1)
 
 
 def _loss(stage: Any, labels: Any, estimator: Any) -> float:

@@ -424,10 +424,10 @@ def test_whole_numbers_that_are_days_are_dates(tmp_path: Path, capsys: Any) -> N
         encoding="utf-8",
     )
     folder = Folder.find(tmp_path)
-    table = folder.read_table("orders", ["order_id"], ())
+    table = folder.read(folder.tables["orders"], ["order_id"], ())
     kinds = {name: pa.types.is_timestamp(kind) for name, kind in table.kinds.items()}
     assert kinds == {"order_id": False, "bought": True, "code": False, "near": False}
     assert table.plain("bought").cast(pa.string()).to_pylist() == ["2024-01-31 00:00:00", None, "2024-02-29 00:00:00"]
-    folder.read_table("orders", ["order_id"], ())
-    said = "orders.csv, column 'bought' holds whole numbers such as 20240131, which are read as dates"
+    folder.read(folder.tables["orders"], ["order_id"], ())
+    said = "orders.csv, column 'bought' holds whole numbers such as 20260131, which are read as dates"
     assert capsys.readouterr().out.count(said) == 1
