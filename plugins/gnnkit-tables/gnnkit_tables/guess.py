@@ -207,8 +207,9 @@ def _explain_unlinked(name: str, table: Table, indices: Mapping[str, KeyIndex]) 
         if _ID.search(column):
             yield column, "no link: no table has this name; add it to links if its values are keys of a table"
         for other, index in indices.items():
-            share = _found_share(table, column, index)
-            if other != name and _is_named(column, other, index) and len(index.columns[0]) and share < _HALF:
+            if other == name or not _is_named(column, other, index) or not len(index.columns[0]):
+                continue
+            if (share := _found_share(table, column, index)) < _HALF:
                 unlike = f"{shown(str(filled[0]))} is unlike {index.show(0)}"
                 yield (
                     column,
@@ -253,12 +254,11 @@ def _found_share(table: Table, column: str, index: KeyIndex) -> float:
     if len(index.names) != 1:
         return 0.0
     try:
-        values = key_column(table, column).drop_null()
-        distinct = pc.unique(values)
-        rows = index.find([distinct], table.name, table.name.endswith(".csv")) if len(distinct) else np.empty(0)
+        distinct = pc.unique(key_column(table, column).drop_null())
+        values, keys = index.same_type(distinct, index.columns[0], table.name, table.name.endswith(".csv"))
     except (UserError, pa.ArrowException):
         return 0.0
-    return float((rows >= 0).mean()) if len(rows) else 0.0
+    return pc.mean(pc.is_in(values, value_set=keys)).as_py() or 0.0
 
 
 def _find_time(

@@ -67,13 +67,13 @@ class KeyIndex:
         codes: Ids = np.zeros(len(columns[0]), np.int64)
         parents: Ids = np.zeros(len(self.columns[0]), np.int64)
         for pair in zip(columns, self.columns, strict=True):
-            column, parent = self._same_type(*pair, place, from_text)
+            column, parent = self.same_type(*pair, place, from_text)
             codes, parents = _number_pairs(codes, parents, column, parent)
         rows = np.full(int(parents.max(initial=-1)) + 2, DANGLING)  # the last one for code -1
         rows[parents[::-1]] = np.arange(len(parents))[::-1]  # the first row remains
         return np.where(empty, NULL, rows[codes])
 
-    def _same_type(self, column: pa.Array, parent: pa.Array, place: str, from_text: bool) -> tuple[pa.Array, pa.Array]:
+    def same_type(self, column: pa.Array, parent: pa.Array, place: str, from_text: bool) -> tuple[pa.Array, pa.Array]:
         """Returns both columns in one type. Raises `UserError` for text and numbers."""
         if column.type == parent.type or pa.types.is_null(column.type):
             return column.cast(parent.type), parent
