@@ -6,9 +6,9 @@ import itertools
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.attributes import TIME_NAMES
 from gnnkit.graph.fields import edge_types_of
 from gnnkit.graph.ids import IdTable, is_consecutive, narrow_text
 from gnnkit.graph.labels import check_present
@@ -25,17 +26,18 @@ from gnnkit.graph.times import Times, read_time_fields, to_unit
 from gnnkit.graph.types import Fields, Floats, Ids, Labels
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import shown
 from gnnkit_formats.bipartite import UNNAMED, check_one_type, join_ids, two_types
 from gnnkit_formats.columns import Columns, TableInMemory
 from gnnkit_formats.duplicates import KEEP, SUM, node_hint
 from gnnkit_formats.feature_columns import TableColumns, find_readings, warn_readings
 from gnnkit_formats.id_columns import joined_ids, joined_numbers
 from gnnkit_formats.index_columns import common_index, warn_index
-from gnnkit_formats.label_columns import SPLIT, edge_label_columns, read_edge_labels, read_labels
+from gnnkit_formats.label_columns import SPLIT, edge_label_columns, read_labels
 from gnnkit_formats.pieces import WHOLE, EdgePiece, GraphPieces, NodeFields, Room, Stretch, TableShare, list_positions
 from gnnkit_formats.table import Table
 from gnnkit_formats.table_files import CSV_FORMS, are_classes, form_of
-from gnnkit_formats.time_columns import date_names, find_times, holds_times, time_unit
+from gnnkit_formats.time_columns import date_names, holds_times, time_unit
 from gnnkit_formats.values import ColumnReading, is_listed, is_text
 
 ONE = ""  # name of a table with all relations
@@ -69,9 +71,23 @@ class TableNames:
         return (self.id, self.label, self.split, *([] if self.node_time is None else [self.node_time]))
 
     def with_times(self, edges: Columns, nodes: Columns | None, columns: Sequence[str] | None, key: str) -> TableNames:
-        """Adds the columns of times. `columns` and `key` are as for `find_times`."""
+        """Adds each table's column of times, if it has one.
+
+        Without `columns`, this is the only column that is named like times and holds
+        integers or dates. Raises `UserError` for a column that no table has.
+
+        Args:
+            edges: The edge table.
+            nodes: The node table, or None.
+            columns: Names that the user gives. If None, recognise them.
+            key: Configuration key or argument, for messages.
+        """
         tables = [table for table in (edges, nodes) if table is not None]
-        times = find_times([(table.title, table.kept, partial(_holds_times, table)) for table in tables], columns, key)
+        for column in columns or ():
+            if not any(column in table.kept for table in tables):
+                places = " or ".join(table.title for table in tables)
+                raise UserError(f"{key}={shown(list(columns or ()))}: no column {column!r} in {places}")
+        times = [_find_time(table, columns, key) for table in tables]
         return replace(self, edge_time=times[0], node_time=times[-1] if nodes is not None else None)
 
 
@@ -539,11 +555,14 @@ class TableGraph(GraphPieces):
         return texts_of(self._edges.readings)
 
     def edge_labels(self) -> Fields:
-        """Reads the labels of edges at once."""
-        name, sources = self.tables.names.edge_label, self.tables.edges.values()
+        """Reads the labels of edges."""
+        name, sources = self.tables.names.edge_label, list(self.tables.edges.values())
         if name is None:
             return {}
-        return read_edge_labels([piece.without(one.ignored) for one in sources for piece in one.pieces(_PIECE)], name)
+        labels, names = read_labels(lambda: _column_pieces(sources, [name]), name)
+        splits = [part for source in sources if (part := split_of(source)) is not None]
+        split = np.concatenate(splits) if splits else None
+        return {"edge_labels": labels, "edge_split": split, "edge_class_names": names}
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         del num_nodes, room
@@ -606,7 +625,7 @@ def split_of(source: Columns, name: str = SPLIT) -> Array | None:
     if name not in source.kept:
         return None
     splits = (piece.splits(name) for piece in source.pieces(_PIECE, [name], source.as_text(name)))
-    return np.concatenate([*(split for split in splits if split is not None), np.empty(0, np.int8)])
+    return np.concatenate([*splits, np.empty(0, np.int8)])
 
 
 def leave_out_index(sources: Sequence[Columns], known: Sequence[str], hint: str) -> None:
@@ -631,14 +650,23 @@ def _words(pieces: Iterable[Table], name: str) -> list[str]:
     return sorted(word for word in words if word)
 
 
-def _holds_times(source: Columns, name: str) -> bool:
-    """Returns whether a column holds integers or dates, also in text."""
-    kind = source.types()[name]
-    if not is_text(kind):
-        return holds_times(kind)
-    with suppress(UserError):
-        return survey([source], [name])[name].kind == "seconds"
-    return False
+def _find_time(table: Columns, columns: Sequence[str] | None, key: str) -> str | None:
+    """Returns a table's column of times. Arguments as of `TableNames.with_times`."""
+    if columns is not None:
+        if len(several := [name for name in columns if name in table.kept]) > 1:
+            raise UserError(f"{key}={shown(list(columns))}: {table.title} has {len(several)} of them, expected one")
+        return next(iter(several), None)
+
+    def holds(name: str) -> bool:
+        return holds_times(table.types()[name], lambda: survey([table], [name])[name])
+
+    times = [name for name in table.kept if name.lower() in TIME_NAMES and holds(name)]
+    if times:
+        some = ", ".join(map(repr, times))
+        what = f"{some} is the time of each row, and no feature: {key}=[] makes it a feature"
+        choice = f"{some} are features, of which one may be the time of each row: use {key}={times[0]}"
+        warnings.warn(f"{table.title}: {what if len(times) == 1 else choice}", stacklevel=5)
+    return times[0] if len(times) == 1 else None
 
 
 def _time_readings(sources: Sequence[Columns], name: str | None) -> dict[str, ColumnReading]:
