@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
 from gnnkit_formats.bipartite import UNNAMED, check_one_type, join_ids, two_types
-from gnnkit_formats.columns import Columns, TableInMemory
+from gnnkit_formats.columns import Columns
 from gnnkit_formats.duplicates import KEEP, SUM, node_hint
 from gnnkit_formats.feature_columns import TableColumns, find_readings, warn_readings
 from gnnkit_formats.id_columns import joined_ids, joined_numbers
@@ -44,7 +44,6 @@ ONE = ""  # name of a table with all relations
 _ID_BYTES = 64  # of a numeric id, while ids are read and looked up
 _INT32 = 2**31
 _PIECE = 1 << 16  # rows of a column that are read at once
-Lookup: TypeAlias = IdTable | pa.Array | None  # finds ids' nodes, see `IdColumns.positions`. None: ids are node numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +194,7 @@ class EdgeTables:
         self._is_bipartite, self._has_nodes = tables.is_bipartite, tables.nodes is not None
         self._sums = duplicates == SUM
         self.first = next(iter(self.sources.values()))
-        self.ids: tuple[Lookup, Lookup] = (None, None)  # find each end's node
+        self.ids: tuple[IdTable | None, IdTable | None] = (None, None)  # of each end's nodes. None: node numbers
         self.offset = 0  # of destinations, which are a node type of their own
         self.num_nodes: int | None = None  # None: any id is a node
         self.feature_names: Sequence[str] | None = None  # once a piece was read
@@ -358,7 +357,7 @@ class NodeTable:
         self.source, self._names = source, tables.names
         self.cells = Cells(source, tables.node_features) if tables.node_features else None
 
-    def ids(self, room: Room, hint: str) -> pa.Array | int:
+    def ids(self, room: Room, hint: str) -> IdTable | int:
         """Reads the ids, which must fit into memory. Returns a number for 0, 1, ...
 
         Args:
@@ -388,9 +387,8 @@ class NodeTable:
             column = pa.chunked_array(parts, parts[0].type if parts else pa.null())
             column = narrow_text(column) if source.parses else column
             piece = Table(source.title, pa.table({name: column}), missing=source.missing)
-        ids = piece.ids(name, hint)
-        in_order = not is_text(ids.type) and np.array_equal(numbers_of(ids), np.arange(len(ids)))
-        return len(ids) if in_order else ids
+        table = piece.ids(name, hint, room.threads)
+        return len(table.ids) if is_consecutive(table.ids, 0) else table
 
     def labels(self) -> tuple[Labels | None, list[str] | None]:
         """Reads labels and class names."""
@@ -499,20 +497,20 @@ class TableGraph(GraphPieces):
         edges, nodes = self._opened
         if self.tables.is_bipartite:
             return self._number_two_types(edges, room)
-        ids: pa.Array | int | None
+        table: IdTable | int | None
         if nodes is None:
             edges.num_nodes = self.implied_nodes
             key = "" if self.bipartite is not None else f"{self.key}bipartite"
             ids = edges.read_ids(room, self.sized_by, key, self.numbers_hint)
+            table = None if ids is None else IdTable(ids, room.threads)
         else:
             hint = node_hint(f"{self.key}duplicates", self.duplicates) if self.id_hint is None else self.id_hint
-            ids = nodes.ids(room, hint)
-        if isinstance(ids, int):
-            edges.num_nodes = ids
-        elif ids is not None:
-            table = _lookup_of(ids, edges, room)
-            edges.num_nodes, edges.ids = len(ids), (table, table)
-            self._node_ids, self.finds_ids = ids, True
+            table = nodes.ids(room, hint)
+        if isinstance(table, int):
+            edges.num_nodes = table
+        elif table is not None:
+            edges.num_nodes, edges.ids = len(table.ids), (table, table)
+            self._node_ids, self.finds_ids = table.ids, True
         return edges.num_nodes
 
     def _number_two_types(self, edges: EdgeTables, room: Room) -> int:
@@ -520,7 +518,7 @@ class TableGraph(GraphPieces):
         (source,), ends = edges.sources.values(), self.tables.names.ends
         pieces = list(source.pieces(_PIECE, ends, source.as_text(*ends)))
         ids = [pc.unique(pa.concat_arrays([piece.id_column(end) for piece in pieces])).sort() for end in ends]
-        first, second = (_lookup_of(of_end, edges, room) for of_end in ids)
+        first, second = (IdTable(of_end, room.threads) for of_end in ids)
         edges.ids, edges.offset, edges.num_nodes = (first, second), len(ids[0]), sum(map(len, ids))
         self._node_ids, self.finds_ids = join_ids(ids), True
         self._two_types = two_types(ends, list(map(len, ids)), edges.relations)
@@ -634,12 +632,6 @@ def leave_out_index(sources: Sequence[Columns], known: Sequence[str], hint: str)
     warn_index(sources[0].title, index, hint)
     for source in sources:
         source.ignored = (*source.ignored, *index)
-
-
-def _lookup_of(ids: pa.Array, edges: EdgeTables, room: Room) -> Lookup:
-    """Returns what finds ids: Arrow in whole columns, a table kept over many pieces."""
-    in_memory = all(isinstance(source, TableInMemory) for source in edges.sources.values())
-    return ids if in_memory else IdTable(ids, room.threads)
 
 
 def _words(pieces: Iterable[Table], name: str) -> list[str]:
