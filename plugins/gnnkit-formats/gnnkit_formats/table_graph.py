@@ -657,7 +657,7 @@ def _find_time(table: Columns, columns: Sequence[str] | None, key: str) -> str |
         some = ", ".join(map(repr, times))
         what = f"{some} is the time of each row, and no feature: {key}=[] makes it a feature"
         choice = f"{some} are features, of which one may be the time of each row: use {key}={times[0]}"
-        warnings.warn(f"{table.title}: {what if len(times) == 1 else choice}", stacklevel=5)
+        warnings.warn(f"{table.title}: {what if len(times) == 1 else choice}", stacklevel=4)
     return times[0] if len(times) == 1 else None
 
 
