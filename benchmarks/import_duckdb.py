@@ -79,7 +79,7 @@ def duckdb(tables: Path, work: Path, room: Room) -> None:
 def write(work: Path, num_nodes: int | None, room: Room, query: str, edges: Any = None) -> None:
     """Writes the edges that a query sorts. `edges` is the stream that it may name."""
     settings = {
-        "memory_limit": f"{room.given >> 20}MiB",
+        "memory_limit": f"{room.limit >> 20}MiB",
         "threads": room.threads,
         "temp_directory": str(work / "spill"),
     }

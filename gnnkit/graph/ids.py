@@ -22,19 +22,17 @@ _FRACTION = r"\.0+\s*$"  # suffix of whole numbers in a floating-point column
 class IdTable:
     """A hash table from node ids to positions.
 
-    It copies the ids, and needs 16 to 32 more bytes per id.
+    It copies the bytes of the ids, and needs 19 to 30 more bytes per id.
     """
 
     def __init__(self, ids: pa.Array, threads: int) -> None:
-        """Builds the table.
+        """Builds the table. Raises `UserError` for an id that occurs twice.
 
         Args:
             ids: [num_ids] int64 or large_string, distinct and without nulls.
             threads: Threads used by lookups.
         """
-        self.type = ids.type
-        self.example = ids[0].as_py() if len(ids) else None  # for messages
-        self._threads = threads
+        self.ids, self._threads = ids, threads
         self._table = _core.IdTable(*_id_bytes(ids))
 
     def find(self, column: pa.Array) -> npt.NDArray[np.int64]:  # [len(column)]
@@ -46,10 +44,8 @@ class IdTable:
         return self._table.find(*_id_bytes(column), self._threads)
 
 
-def find_ids(ids: pa.Array | IdTable, column: pa.Array) -> npt.NDArray[np.int64]:  # [len(column)]
-    """Returns each entry's position in `ids`, or -1 for unknown ids."""
-    if isinstance(ids, IdTable):
-        return ids.find(column)
+def find_ids(ids: pa.Array, column: pa.Array) -> npt.NDArray[np.int64]:  # [len(column)]
+    """Returns each entry's first position in `ids`, or -1 for unknown ids."""
     return numbers_of(pc.index_in(column, value_set=ids).fill_null(-1)).astype(np.int64, copy=False)
 
 

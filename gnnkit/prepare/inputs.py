@@ -81,16 +81,12 @@ def with_inputs(graph: Graph, inputs: str) -> Graph:
             of in-edges. "learned": no features, because learned rows replace them.
     """
     if inputs == "learned":
-        empty = np.empty((graph.num_nodes, 0), np.float32)
-        return graph.evolve(features=empty, missing=None, feature_tables=learned_tables(graph))
+        empty, tables = np.empty((graph.num_nodes, 0), np.float32), [FeatureTable("learned", 0)]
+        return graph.evolve(features=empty, missing=None, feature_tables=tables * len(graph.schema.node_types))
     if inputs == "degree":
         return graph.evolve(features=degree_rows(degrees_before_split(graph)), missing=None, feature_tables=None)
     check_width(graph.features.shape[1])
     return graph
-
-
-def learned_tables(graph: Graph) -> tuple[FeatureTable, ...]:  # [node types]
-    return (FeatureTable("learned", 0),) * len(graph.schema.node_types)
 
 
 def check_width(width: int) -> None:

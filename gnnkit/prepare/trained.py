@@ -276,7 +276,9 @@ def read_columns(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Gr
         classes: list[str] | None = _classes_of(graph)
     else:
         facts, folder = model
-        graph, transform, text = _order_columns(settings, graph, facts, folder), facts.transform, facts.text
+        changes = settings.read_otherwise if settings.dataset.origin != "Python" else ()
+        _warn_of_differences(facts, Inputs.of(graph, settings.inputs), folder, changes)
+        graph, transform, text = facts.ordered(graph, folder), facts.transform, facts.text
         table = NumericTable.of_nodes(graph)
         rows = transform.read(table, folder)
         lines = [*transform.fill.describe(table), *rows.describe_clipped()]
@@ -332,17 +334,6 @@ def take_stored(settings: Settings, plain: Mapping[str, Any], run_folder: Path, 
                 )
     if settings.job.keeps_inputs:
         facts.save(run_folder)
-
-
-def _order_columns(settings: Settings, graph: Graph, model: Inputs, folder: Path) -> Graph:
-    """Returns the graph with the columns in the trained model's order.
-
-    Prints a warning for each difference that may be intended.
-    """
-    facts = Inputs.of(graph, settings.inputs)
-    changes = settings.read_otherwise if settings.dataset.origin != "Python" else ()
-    _warn_of_differences(model, facts, folder, changes)
-    return model.ordered(graph, folder)
 
 
 def _renumber_relations(graph: Graph, model_types: Sequence[str] | None) -> Graph:

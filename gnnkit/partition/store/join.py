@@ -57,7 +57,7 @@ def join_shards(shards: Iterable[Shard], class_names: Sequence[str] | None, sche
     columns = EdgeColumns.concat([shard.edge_columns for shard in cells]).take(np.argsort(ids))
     sources = of_edges([shard.sources[shard.csc.indices] for shard in cells])
     return Graph(
-        CSC(indptr, _as_ids(sources, first.num_nodes), columns.get("weight")),
+        CSC(indptr, sources.astype(np.int32 if first.num_nodes < 2**31 else np.int64), columns.get("weight")),
         features=_features(owned_nodes, [shard.features for shard in parts]),
         labels=of_nodes("labels"),
         split=of_nodes("split"),
@@ -97,8 +97,3 @@ def _features(owned_nodes: Array, parts: Sequence[Features]) -> Features:  # [nu
     columns = np.concatenate([csr.indices for csr in sparse])
     values = np.concatenate([part.values for part in parts if isinstance(part, SparseFeatures)])
     return SparseFeatures(CSC(indptr, columns, values, sparse[0].num_sources))[np.argsort(owned_nodes)]
-
-
-def _as_ids(ids: Array, num_nodes: int) -> Array:
-    """Returns ids in the dtype used by graphs."""
-    return ids.astype(np.int32) if num_nodes < 2**31 else ids

@@ -17,22 +17,11 @@ from gnnkit.utils.checks import Array
 from gnnkit_formats.values import is_text
 
 COLUMNS = (("user", "item"), ("user_id", "item_id"), ("userId", "itemId"))  # ends that are read without a key
-_SUFFIXES = ("_id", "Id")
 _DIRECTION = re.compile(
     "src|dst|dest|source|target|destination|from|to|u|v|i|j|a|b|x|y|head|tail|start|end|origin|sender|receiver|parent|"
     "child|follower|followee|citing|cited"
 )  # words in names of columns whose ids are of one type
 UNNAMED = "to"  # PyG's name for an unnamed relation
-
-
-def name_types(ends: Sequence[str]) -> tuple[str, str]:
-    """Names the node types after their id columns, without a suffix for id."""
-    first, second = (_without_suffix(name) for name in ends)
-    return first, second
-
-
-def _without_suffix(name: str) -> str:
-    return next((name.removesuffix(end) for end in _SUFFIXES if name.endswith(end) and name != end), name)
 
 
 def check_one_type(name: str, columns: Sequence[pa.Array], ends: tuple[str, str], key: str) -> str:
@@ -82,7 +71,7 @@ def two_types(ends: Sequence[str], counts: Sequence[int], names: Sequence[str] |
         counts: Number of nodes of each type.
         names: Names of the relations, if edges have any.
     """
-    source, destination = name_types(ends)
+    source, destination = (re.sub("(?<=.)(_id|Id)$", "", name) for name in ends)  # named after the columns
     relations = tuple(Relation(source, name, destination) for name in names or ())
     return {"node_types": ((source, counts[0]), (destination, counts[1])), "relations": relations}
 

@@ -76,7 +76,7 @@ class ColumnTable:
             column = column.cast(column.type.value_type)
         if column.type in _WIDER:
             column = column.cast(_WIDER[column.type])
-        elif _is_uuid(column.type):
+        elif getattr(column.type, "extension_name", "") == "arrow.uuid":
             column = pa.chunked_array([pa.array([str(uuid) for uuid in column.to_pylist()], pa.string())])
         elif isinstance(column.type, pa.BaseExtensionType):
             raise UserError(f"{self._column_place(name)} holds {column.type}, expected numbers or text")
@@ -133,10 +133,6 @@ def require(table: str, names: Sequence[str], column: str, hint: str = "") -> No
 def _explain_names(names: Sequence[str]) -> str:
     """Returns the remedy for a first line that names no columns, or ""."""
     return NO_HEADER if all(re.fullmatch(r"[-+.\d\s]*|[#%].*", name) for name in names) else ""
-
-
-def _is_uuid(kind: pa.DataType) -> bool:
-    return getattr(kind, "extension_name", "") == "arrow.uuid"
 
 
 def _as_object(value: Any) -> object:

@@ -231,23 +231,6 @@ class EdgeFolder(Dataset):
                 held = " or ".join(list(names)[:2])
                 raise UserError(f"dataset.ignore={shown(list(self.ignore))}: no column {name!r} in {held}")
 
-    def column_or_array(self, name: str, column: Array | None, table: str) -> Array | None:
-        """Returns the node table's column, or else the .npy array of this name.
-
-        Raises `UserError` if both exist.
-
-        Args:
-            name: labels or split.
-            column: [num_nodes, ...], or None if the table has no such column.
-            table: The table's name.
-        """
-        array = self.array(name)
-        if array is not None and column is not None:
-            raise UserError(f"{name}.npy and {table} both hold {'a split' if name == 'split' else name}")
-        if column is not None or array is None:
-            return column
-        return settle_labels(array) if name == "labels" else array
-
     def array(self, name: str) -> Array | None:
         """Maps an .npy file from the folder, or returns None."""
         path = self.root / f"{name}.npy"
@@ -267,7 +250,10 @@ class EdgeFolder(Dataset):
         """Returns edge tables by relation, or a single table under the name `ONE`."""
         path = self.table("edges", TABLES)
         if path is None:
-            raise self._no_edges_error()
+            raise UserError(
+                "holds no edges.csv, edges.parquet or edges.npy, and no folder edges; use dataset.edges=NAME and "
+                f"dataset.nodes=NAME to select from {self._list_tables()}"
+            )
         return {ONE: path} if parts_of(path) or not path.is_dir() else self._tables_by_relation(path)
 
     def _tables_by_relation(self, path: Path) -> dict[str, Path]:
@@ -320,13 +306,6 @@ class EdgeFolder(Dataset):
         named = [file for file in self.root.glob(f"{key}.*") if is_unsupported(file, forms)]
         folder = [self.root / key] if (self.root / key).is_dir() else []
         return min((path.name for path in (*named, *folder)), default=None)
-
-    def _no_edges_error(self) -> UserError:
-        """Returns the error for a folder without an edge table."""
-        return UserError(
-            "holds no edges.csv, edges.parquet or edges.npy, and no folder edges; use dataset.edges=NAME and "
-            f"dataset.nodes=NAME to select from {self._list_tables()}"
-        )
 
     def _list_tables(self) -> str:
         """Lists the folder's tables."""
@@ -498,10 +477,17 @@ class FolderGraph(TableGraph):
             raise IgnorableColumns(unfit, self.folder.ignore) from error
 
     def node_array(self, name: str, column: Array | None = None) -> Array | None:
-        nodes = self.tables.nodes
-        if name == "coordinates":
-            return self.folder.array(name)
-        return self.folder.column_or_array(name, column, "" if nodes is None else nodes.title)
+        """Returns a column, or else the .npy array.
+
+        Raises `UserError` if both exist.
+        """
+        array, nodes = self.folder.array(name), self.tables.nodes
+        if array is None:
+            return column
+        if column is not None:
+            title = "" if nodes is None else nodes.title
+            raise UserError(f"{name}.npy and {title} both hold {'a split' if name == 'split' else name}")
+        return settle_labels(array) if name == "labels" else array
 
     def features(self, room: Room) -> Iterator[Array] | None:
         if self._cells is not None or (rows := self.folder.array("features")) is None:

@@ -29,20 +29,13 @@ def table_of(name: str, frame: Any, missing: Sequence[str] = MISSING) -> Table:
     if not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
         raise UserError(f"{name} is a {type(frame).__name__}, expected a table of pandas, polars or pyarrow")
     columns = list(frame.columns)
+    if (twice := next((column for column in columns if columns.count(column) > 1), None)) is not None:
+        raise UserError(f"{name} has two columns {twice!r}")
     for column in columns:
         if not isinstance(column, str):
             raise UserError(f"{name} has a column {column!r}, names of columns must be text")
-    arrays = [
-        _convert_series(f"{name}, column {column!r}", frame[column], missing) for column in _check_unique(name, columns)
-    ]
+    arrays = [_convert_series(f"{name}, column {column!r}", frame[column], missing) for column in columns]
     return Table(name, pa.table(dict(zip(columns, arrays, strict=True))), missing=missing)
-
-
-def _check_unique(name: str, columns: list[str]) -> list[str]:
-    twice = next((column for column in columns if columns.count(column) > 1), None)
-    if twice is not None:
-        raise UserError(f"{name} has two columns {twice!r}")
-    return columns
 
 
 def _convert_series(place: str, series: Any, missing: Sequence[str]) -> pa.ChunkedArray:

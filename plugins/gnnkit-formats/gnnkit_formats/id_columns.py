@@ -27,24 +27,32 @@ _INT64 = 2**63 - 1
 class IdColumns(ColumnTable):
     """Reads node ids, and looks up the nodes that a column refers to."""
 
-    def ids(self, name: str, hint: str = "") -> pa.Array:  # [rows] int64 or large_string, distinct
-        """Reads distinct node ids, like `id_column`. `hint` helps with duplicates."""
+    def ids(self, name: str, hint: str = "", threads: int = 1) -> IdTable:
+        """Reads distinct node ids, like `id_column`.
+
+        Args:
+            name: Column.
+            hint: Remedy for an id in two rows.
+            threads: Threads used by lookups.
+        """
         if not self._table.num_rows:
             raise UserError(f"{self.name} has no rows")
         ids = self.id_column(name)
         if is_text(ids.type):
             length = numbers_of(pc.utf8_length(ids))
             self._reject(name, length > _MAX_TEXT, length, f"characters are too long for an id, at most {_MAX_TEXT}")
-        first = find_ids(ids, ids)
-        if len(again := np.flatnonzero(first != np.arange(len(ids)))):
-            row, before = int(again[0]), int(first[again[0]])
+        try:
+            return IdTable(ids, threads)
+        except UserError:  # an id occurs twice
+            first = find_ids(ids, ids)
+            row = int(np.argmax(first != np.arange(len(ids))))
+            before = int(first[row])
             value, other = (self.plain(name)[place].as_py() for place in (row, before))
             variant = "" if value == other else f", written as {other!r}"
             raise UserError(
                 f"{self._column_place(name)}, row {self._row_number(row)}: {value!r} occurs a second time, after row "
                 f"{self._row_number(before)}{variant}{self._explain_key(name, first) or hint}"
-            )
-        return ids
+            ) from None
 
     def _explain_key(self, name: str, first: Ids) -> str:
         """Returns the remedy if most ids repeat and two columns are a key.
@@ -81,17 +89,17 @@ class IdColumns(ColumnTable):
         column = self.plain(name)
         return self._read_text_ids(name, column) if is_text(column.type) else self._read_number_ids(name, column)
 
-    def positions(self, name: str, ids: pa.Array | IdTable | None, *, fraction: bool = False) -> Ids:  # [rows]
+    def positions(self, name: str, ids: IdTable | None, *, fraction: bool = False) -> Ids:  # [rows]
         """Finds the position in `ids` of each entry of a column.
 
         Without `ids`, entries are positions. Text matches a number if it is the
         number's canonical form.
 
         Args:
-            ids: [num_nodes] int64 or large_string, or None.
+            ids: The node ids, or None.
             fraction: Whether a text column contains integers such as `7.0`.
         """
-        numbers = ids is None or not is_text(ids.type)
+        numbers = ids is None or not is_text(ids.ids.type)
         if numbers:
             column = self._read_whole_ids(name, fraction)
         elif self.is_text(name):
@@ -101,10 +109,10 @@ class IdColumns(ColumnTable):
             column = self.id_column(name).cast(pa.large_string())
         if ids is None:
             return numbers_of(column)
-        nodes = find_ids(ids, column)
+        nodes = ids.find(column)
         if not numbers and nodes.min(initial=0) < 0:  # some entries may have surrounding blanks
             column = self._read_text_ids(name, column)
-            nodes = find_ids(ids, column)
+            nodes = ids.find(column)
         is_mixed = not numbers and not self.is_text(name)
         self._reject(name, nodes < 0, column, "is no id of a node" + (", as these are text" if is_mixed else ""))
         return nodes

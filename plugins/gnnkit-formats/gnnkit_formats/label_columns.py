@@ -16,7 +16,7 @@ from gnnkit.graph.ids import MAX_EXACT
 from gnnkit.graph.labels import EMPTY, settle_labels
 from gnnkit.graph.missing import missing_cells, quote
 from gnnkit.graph.split import SPLIT_NAMES
-from gnnkit.graph.types import Fields, Ids, Labels
+from gnnkit.graph.types import Ids, Labels
 from gnnkit_formats.id_columns import IdColumns
 from gnnkit_formats.values import ColumnReading, Survey, is_text
 
@@ -72,9 +72,7 @@ class LabelColumns(IdColumns):
         words: list[str] = column.filter(pa.array(has_word)).to_pylist()
         return words
 
-    def splits(self, name: str) -> npt.NDArray[np.int8] | None:  # [rows]
-        if name not in self.names:
-            return None
+    def splits(self, name: str) -> npt.NDArray[np.int8]:  # [rows]
         words = pc.utf8_trim_whitespace(self._cast(name, pa.string()).fill_null(""))
         words = pc.if_else(pa.array(missing_cells(words, self.missing)), "none", words)
         codes = pc.index_in(words, value_set=pa.array(SPLIT_NAMES, pa.string()))
@@ -126,21 +124,6 @@ def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tupl
     labels = np.concatenate(parts[1:] or parts)
     names = list(reading.categories) if reading.kind == "categories" else None
     return settle_labels(labels, names), names
-
-
-def read_edge_labels(tables: Sequence[LabelColumns], name: str | None) -> Fields:
-    """Reads the labels of edges, as fields of `Graph.from_edges`.
-
-    Args:
-        tables: Edge tables with the same columns, of which `split` may be one.
-        name: The column of labels. If None, edges have no labels.
-    """
-    if name is None:
-        return {}
-    labels, names = read_labels(lambda: tables, name)
-    splits = [part for table in tables if (part := table.splits(SPLIT)) is not None]
-    split = np.concatenate(splits) if splits else None
-    return {"edge_labels": labels, "edge_split": split, "edge_class_names": names}
 
 
 def edge_label_columns(name: str | None) -> tuple[str, ...]:

@@ -144,4 +144,4 @@ def _read_ids(nodes: list[Any]) -> Array | None:
         column = pa.array(nodes)
     else:
         column = pa.array([str(node) for node in nodes])
-    return as_ids(Table("graph", pa.table({"nodes": column})).ids("nodes"))
+    return as_ids(Table("graph", pa.table({"nodes": column})).ids("nodes").ids)

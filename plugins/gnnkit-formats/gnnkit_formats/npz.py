@@ -10,7 +10,7 @@ import numpy as np
 
 from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row, warn_unlabelled, with_split
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, TimeSplit, read_split
+from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, read_split
 from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.labels import settle_labels
 from gnnkit.graph.times import TIME_FIELDS, read_time_fields
@@ -72,7 +72,9 @@ class Npz(Dataset):
         """
         self.edge_label = edge_label
         self.root = local_path("dataset.root", root)
-        self.row, self.shares = _row_or_shares(split)
+        shares = split is None or isinstance(split, Sequence | Mapping)
+        self.row = None if shares else whole("dataset.split", split)
+        self.shares = read_split("dataset.split", split if shares else None)
         self.seed = whole("dataset.seed", seed, 0)
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
@@ -133,15 +135,6 @@ class Npz(Dataset):
         if not 0 <= self.row < min(map(len, masks)):
             raise UserError(f"dataset.split={self.row} is out of range for {min(map(len, masks))} splits")
         return Split.of_masks(*(mask[self.row] for mask in masks))
-
-
-def _row_or_shares(
-    split: int | Sequence[float] | Mapping[str, Any] | None,
-) -> tuple[int | None, tuple[float, float, float] | TimeSplit | None]:
-    """Parses the key `dataset.split`."""
-    if split is None or isinstance(split, Sequence | Mapping):
-        return None, read_split("dataset.split", split)
-    return whole("dataset.split", split), None
 
 
 def _features(fields: Arrays, name: str, num_nodes: int) -> Features:

@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +23,7 @@ from gnnkit.graph.graph import Graph
 from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.split import Split
 from gnnkit.graph.times import to_unit
-from gnnkit.graph.types import Floats, Ids
+from gnnkit.graph.types import Floats
 from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import Array, ids, one_line
 from gnnkit.utils.documents import check_regular
@@ -113,7 +112,11 @@ class OgbGraph(GraphPieces):
         """Whether to add each edge's reverse. Checks the folder's kind."""
         name, inverse = self.root.resolve().name.replace("-", "_"), self._dataset.add_inverse_edge
         _check_folder(self.root, name)
-        return _default_inverse(name) if inverse is None else inverse
+        if inverse is None and name not in _INVERSE:
+            raise UserError(
+                f"{name} is none of {', '.join(_INVERSE)}: set add_inverse_edge=true if raw contains each undirected edge once, else add_inverse_edge=false"
+            )
+        return _INVERSE[name] if inverse is None else inverse
 
     @cached_property
     def _data(self) -> WholeArrays | None:
@@ -126,12 +129,19 @@ class OgbGraph(GraphPieces):
 
     @cached_property
     def _tables(self) -> set[str]:
-        return list_tables(self._raw)
+        """The names of the tables. Warns about those that are not read."""
+        names = {path.name.removesuffix(".csv.gz") for path in self._raw.glob("*.csv.gz")}
+        warn_unread(f"{self._raw}", names - _READ)
+        return names
 
     def open(self, room: Room) -> int:
         _ = self._inverse  # looks at the folder
         counts = read_numbers(self._raw / f"{_NODES}.csv.gz") if self._data is None else self._data["num_nodes_list"]
-        return _read_num_nodes(self._raw, counts.ravel())
+        if counts.size != 1:
+            raise UserError(
+                f"{self._raw} holds {counts.size} graphs: graph labels are not supported yet, only node labels"
+            )
+        return int(counts.item())
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
         step, place = max(rows // 2 if self._inverse else rows, 1), str(self._raw)
@@ -144,7 +154,9 @@ class OgbGraph(GraphPieces):
             src, dst = ids("src", ends[0]), ids("dst", ends[1])
             columns = None if rows_read is None else features_of("edge_features", rows_read, len(src))
             if self._inverse:
-                src, dst, columns = _add_inverse_edges(src, dst, columns)
+                # Each reverse follows its edge, as in ogb.
+                src, dst = (np.stack(ends, 1).ravel() for ends in ((src, dst), (dst, src)))
+                columns = None if columns is None else np.repeat(columns, 2, axis=0)
             yield EdgePiece(place, src, dst, None, columns, list_positions(first, len(src)))
             first += len(src)
 
@@ -195,12 +207,6 @@ class OgbGraph(GraphPieces):
         return None if rows is None else rows.pieces(room.rows(int(np.prod(rows.shape[1:]))))
 
 
-def _add_inverse_edges(src: Ids, dst: Ids, rows: Array | None) -> tuple[Ids, Ids, Array | None]:
-    """Inserts each edge's reverse after the edge, which is ogb's order."""
-    both = np.stack([src, dst], 1).ravel(), np.stack([dst, src], 1).ravel()
-    return *both, None if rows is None else np.repeat(rows, 2, axis=0)
-
-
 def _check_folder(folder: Path, name: str) -> None:
     """Raises `UserError` for unsupported kinds of folders."""
     raw = folder / "raw"
@@ -215,21 +221,6 @@ def _check_folder(folder: Path, name: str) -> None:
         raise UserError(f"{folder} has several types of nodes or edges, which are not supported yet")
 
 
-def _default_inverse(name: str) -> bool:
-    if name not in _INVERSE:
-        raise UserError(
-            f"{name} is none of {', '.join(_INVERSE)}: set add_inverse_edge=true if raw contains each undirected edge once, else add_inverse_edge=false"
-        )
-    return _INVERSE[name]
-
-
-def list_tables(raw: Path) -> set[str]:
-    """Returns the folder's tables, and warns about unread ones."""
-    names = {path.name.removesuffix(".csv.gz") for path in raw.glob("*.csv.gz")}
-    warn_unread(f"{raw}", names - _READ)
-    return names
-
-
 def _check_arrays(raw: Path, data: Arrays) -> None:
     """Checks the shape of `edge_index`, and warns about unread arrays."""
     with data.open("edge_index") as (_, (shape, _, _)):
@@ -237,13 +228,6 @@ def _check_arrays(raw: Path, data: Arrays) -> None:
     warn_unread(f"{raw / 'data.npz'}", set(data.names) - _KEYS)
     if len(shape) != 2 or shape[0] != 2:
         raise UserError(f"{raw / 'data.npz'}: edge_index has shape {list(shape)}, expected [2, num_edges]")
-
-
-def _read_num_nodes(raw: Path, counts: Array) -> int:
-    """Returns the number of nodes. Raises `UserError` for several graphs."""
-    if len(counts) != 1:
-        raise UserError(f"{raw} holds {len(counts)} graphs: graph labels are not supported yet, only node labels")
-    return int(counts[0])
 
 
 def _read_labels(stored: Array) -> Array:
@@ -289,7 +273,7 @@ def _read_mapping(folder: Path, pattern: str, count: int) -> Array | None:  # [c
     paths = sorted(folder.glob(f"{pattern}.csv.gz"))
     if len(paths) != 1:
         return None
-    table = _read_csv(paths[0], pyarrow.csv.ReadOptions(), as_text=True)
+    table = _read_csv(paths[0], as_text=True)
     if table.num_columns != 2 or table.num_rows < count:
         return None
     numbers, values = (narrow_text(column).combine_chunks()[:count] for column in table.columns)
@@ -300,7 +284,7 @@ def _read_mapping(folder: Path, pattern: str, count: int) -> Array | None:  # [c
 
 def read_numbers(path: Path) -> Array:  # [rows, columns]
     """Reads a table of numbers without a header."""
-    table = _read_csv(path, pyarrow.csv.ReadOptions(autogenerate_column_names=True))
+    table = _read_csv(path, as_text=False)
     for name, column in zip(table.column_names, table.columns, strict=True):
         if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
             raise UserError(f"{path}: column {name[1:]} holds {column.type}, expected numbers")
@@ -311,13 +295,10 @@ def read_numbers(path: Path) -> Array:  # [rows, columns]
     return rows
 
 
-def _read_csv(path: Path, options: Any, *, as_text: bool = False) -> pa.Table:
-    """Reads a CSV file.
-
-    Args:
-        as_text: Whether to read all columns as text.
-    """
+def _read_csv(path: Path, *, as_text: bool) -> pa.Table:
+    """Reads a CSV file: text with a header line, or numbers without."""
     check_regular(path)
+    options = pyarrow.csv.ReadOptions(autogenerate_column_names=not as_text)
     try:
         reader = pyarrow.csv.open_csv(str(path), read_options=options) if as_text else None
         kinds = dict.fromkeys([] if reader is None else reader.schema.names, pa.string())

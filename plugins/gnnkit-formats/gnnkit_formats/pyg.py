@@ -64,8 +64,10 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
     if not splits:
         return graph
     _check_supervision(data, num_nodes)
-    edges: dict[str, Any] = {f"{name}_edges": _read_part(name, part, num_nodes) for name, part in splits.items()}
-    return graph.evolve(**edges)
+    for name, part in splits.items():
+        if whole(f"{name}.num_nodes", part.num_nodes) != num_nodes:
+            raise UserError(f"{name} has {part.num_nodes} nodes, the graph that trains has {num_nodes}")
+    return graph.evolve(**{f"{name}_edges": _read_positives(name, part) for name, part in splits.items()})
 
 
 def _homogeneous(data: Any) -> Any:
@@ -216,13 +218,6 @@ def _list_attributes(data: Any) -> set[str]:
     """Returns the attributes that are not None. Older PyG has `keys` as a property."""
     keys = data.keys() if callable(data.keys) else data.keys
     return {name for name in keys if getattr(data, name, None) is not None}
-
-
-def _read_part(name: str, data: Any, num_nodes: int) -> npt.NDArray[np.int64]:  # [k, 2]
-    """Reads the edges to predict of `val` or `test`."""
-    if whole(f"{name}.num_nodes", data.num_nodes) != num_nodes:
-        raise UserError(f"{name} has {data.num_nodes} nodes, the graph that trains has {num_nodes}")
-    return _read_positives(name, data)
 
 
 def _read_positives(name: str, data: Any) -> npt.NDArray[np.int64]:  # [k, 2]

@@ -6,11 +6,11 @@ import itertools
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.attributes import TIME_NAMES
 from gnnkit.graph.fields import edge_types_of
 from gnnkit.graph.ids import IdTable, is_consecutive, narrow_text
 from gnnkit.graph.labels import check_present
@@ -25,24 +26,24 @@ from gnnkit.graph.times import Times, read_time_fields, to_unit
 from gnnkit.graph.types import Fields, Floats, Ids, Labels
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import shown
 from gnnkit_formats.bipartite import UNNAMED, check_one_type, join_ids, two_types
-from gnnkit_formats.columns import Columns, TableInMemory
+from gnnkit_formats.columns import Columns
 from gnnkit_formats.duplicates import KEEP, SUM, node_hint
 from gnnkit_formats.feature_columns import TableColumns, find_readings, warn_readings
 from gnnkit_formats.id_columns import joined_ids, joined_numbers
 from gnnkit_formats.index_columns import common_index, warn_index
-from gnnkit_formats.label_columns import SPLIT, edge_label_columns, read_edge_labels, read_labels
+from gnnkit_formats.label_columns import SPLIT, edge_label_columns, read_labels
 from gnnkit_formats.pieces import WHOLE, EdgePiece, GraphPieces, NodeFields, Room, Stretch, TableShare, list_positions
 from gnnkit_formats.table import Table
 from gnnkit_formats.table_files import CSV_FORMS, are_classes, form_of
-from gnnkit_formats.time_columns import date_names, find_times, holds_times, time_unit
+from gnnkit_formats.time_columns import date_names, holds_times, time_unit
 from gnnkit_formats.values import ColumnReading, is_listed, is_text
 
 ONE = ""  # name of a table with all relations
 _ID_BYTES = 64  # of a numeric id, while ids are read and looked up
 _INT32 = 2**31
 _PIECE = 1 << 16  # rows of a column that are read at once
-Lookup: TypeAlias = IdTable | pa.Array | None  # finds ids' nodes, see `IdColumns.positions`. None: ids are node numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,23 @@ class TableNames:
         return (self.id, self.label, self.split, *([] if self.node_time is None else [self.node_time]))
 
     def with_times(self, edges: Columns, nodes: Columns | None, columns: Sequence[str] | None, key: str) -> TableNames:
-        """Adds the columns of times. `columns` and `key` are as for `find_times`."""
+        """Adds each table's column of times, if it has one.
+
+        Without `columns`, this is the only column that is named like times and holds
+        integers or dates. Raises `UserError` for a column that no table has.
+
+        Args:
+            edges: The edge table.
+            nodes: The node table, or None.
+            columns: Names that the user gives. If None, recognise them.
+            key: Configuration key or argument, for messages.
+        """
         tables = [table for table in (edges, nodes) if table is not None]
-        times = find_times([(table.title, table.kept, partial(_holds_times, table)) for table in tables], columns, key)
+        for column in columns or ():
+            if not any(column in table.kept for table in tables):
+                places = " or ".join(table.title for table in tables)
+                raise UserError(f"{key}={shown(list(columns or ()))}: no column {column!r} in {places}")
+        times = [_find_time(table, columns, key) for table in tables]
         return replace(self, edge_time=times[0], node_time=times[-1] if nodes is not None else None)
 
 
@@ -179,7 +194,7 @@ class EdgeTables:
         self._is_bipartite, self._has_nodes = tables.is_bipartite, tables.nodes is not None
         self._sums = duplicates == SUM
         self.first = next(iter(self.sources.values()))
-        self.ids: tuple[Lookup, Lookup] = (None, None)  # find each end's node
+        self.ids: tuple[IdTable | None, IdTable | None] = (None, None)  # of each end's nodes. None: node numbers
         self.offset = 0  # of destinations, which are a node type of their own
         self.num_nodes: int | None = None  # None: any id is a node
         self.feature_names: Sequence[str] | None = None  # once a piece was read
@@ -342,7 +357,7 @@ class NodeTable:
         self.source, self._names = source, tables.names
         self.cells = Cells(source, tables.node_features) if tables.node_features else None
 
-    def ids(self, room: Room, hint: str) -> pa.Array | int:
+    def ids(self, room: Room, hint: str) -> IdTable | int:
         """Reads the ids, which must fit into memory. Returns a number for 0, 1, ...
 
         Args:
@@ -372,9 +387,8 @@ class NodeTable:
             column = pa.chunked_array(parts, parts[0].type if parts else pa.null())
             column = narrow_text(column) if source.parses else column
             piece = Table(source.title, pa.table({name: column}), missing=source.missing)
-        ids = piece.ids(name, hint)
-        in_order = not is_text(ids.type) and np.array_equal(numbers_of(ids), np.arange(len(ids)))
-        return len(ids) if in_order else ids
+        table = piece.ids(name, hint, room.threads)
+        return len(table.ids) if is_consecutive(table.ids, 0) else table
 
     def labels(self) -> tuple[Labels | None, list[str] | None]:
         """Reads labels and class names."""
@@ -483,20 +497,20 @@ class TableGraph(GraphPieces):
         edges, nodes = self._opened
         if self.tables.is_bipartite:
             return self._number_two_types(edges, room)
-        ids: pa.Array | int | None
+        table: IdTable | int | None
         if nodes is None:
             edges.num_nodes = self.implied_nodes
             key = "" if self.bipartite is not None else f"{self.key}bipartite"
             ids = edges.read_ids(room, self.sized_by, key, self.numbers_hint)
+            table = None if ids is None else IdTable(ids, room.threads)
         else:
             hint = node_hint(f"{self.key}duplicates", self.duplicates) if self.id_hint is None else self.id_hint
-            ids = nodes.ids(room, hint)
-        if isinstance(ids, int):
-            edges.num_nodes = ids
-        elif ids is not None:
-            table = _lookup_of(ids, edges, room)
-            edges.num_nodes, edges.ids = len(ids), (table, table)
-            self._node_ids, self.finds_ids = ids, True
+            table = nodes.ids(room, hint)
+        if isinstance(table, int):
+            edges.num_nodes = table
+        elif table is not None:
+            edges.num_nodes, edges.ids = len(table.ids), (table, table)
+            self._node_ids, self.finds_ids = table.ids, True
         return edges.num_nodes
 
     def _number_two_types(self, edges: EdgeTables, room: Room) -> int:
@@ -504,7 +518,7 @@ class TableGraph(GraphPieces):
         (source,), ends = edges.sources.values(), self.tables.names.ends
         pieces = list(source.pieces(_PIECE, ends, source.as_text(*ends)))
         ids = [pc.unique(pa.concat_arrays([piece.id_column(end) for piece in pieces])).sort() for end in ends]
-        first, second = (_lookup_of(of_end, edges, room) for of_end in ids)
+        first, second = (IdTable(of_end, room.threads) for of_end in ids)
         edges.ids, edges.offset, edges.num_nodes = (first, second), len(ids[0]), sum(map(len, ids))
         self._node_ids, self.finds_ids = join_ids(ids), True
         self._two_types = two_types(ends, list(map(len, ids)), edges.relations)
@@ -539,11 +553,14 @@ class TableGraph(GraphPieces):
         return texts_of(self._edges.readings)
 
     def edge_labels(self) -> Fields:
-        """Reads the labels of edges at once."""
-        name, sources = self.tables.names.edge_label, self.tables.edges.values()
+        """Reads the labels of edges."""
+        name, sources = self.tables.names.edge_label, list(self.tables.edges.values())
         if name is None:
             return {}
-        return read_edge_labels([piece.without(one.ignored) for one in sources for piece in one.pieces(_PIECE)], name)
+        labels, names = read_labels(lambda: _column_pieces(sources, [name]), name)
+        splits = [part for source in sources if (part := split_of(source)) is not None]
+        split = np.concatenate(splits) if splits else None
+        return {"edge_labels": labels, "edge_split": split, "edge_class_names": names}
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         del num_nodes, room
@@ -606,7 +623,7 @@ def split_of(source: Columns, name: str = SPLIT) -> Array | None:
     if name not in source.kept:
         return None
     splits = (piece.splits(name) for piece in source.pieces(_PIECE, [name], source.as_text(name)))
-    return np.concatenate([*(split for split in splits if split is not None), np.empty(0, np.int8)])
+    return np.concatenate([*splits, np.empty(0, np.int8)])
 
 
 def leave_out_index(sources: Sequence[Columns], known: Sequence[str], hint: str) -> None:
@@ -617,12 +634,6 @@ def leave_out_index(sources: Sequence[Columns], known: Sequence[str], hint: str)
         source.ignored = (*source.ignored, *index)
 
 
-def _lookup_of(ids: pa.Array, edges: EdgeTables, room: Room) -> Lookup:
-    """Returns what finds ids: Arrow in whole columns, a table kept over many pieces."""
-    in_memory = all(isinstance(source, TableInMemory) for source in edges.sources.values())
-    return ids if in_memory else IdTable(ids, room.threads)
-
-
 def _words(pieces: Iterable[Table], name: str) -> list[str]:
     """Returns a column's distinct texts in code point order, without empty ones."""
     words: set[str | None] = set()
@@ -631,14 +642,23 @@ def _words(pieces: Iterable[Table], name: str) -> list[str]:
     return sorted(word for word in words if word)
 
 
-def _holds_times(source: Columns, name: str) -> bool:
-    """Returns whether a column holds integers or dates, also in text."""
-    kind = source.types()[name]
-    if not is_text(kind):
-        return holds_times(kind)
-    with suppress(UserError):
-        return survey([source], [name])[name].kind == "seconds"
-    return False
+def _find_time(table: Columns, columns: Sequence[str] | None, key: str) -> str | None:
+    """Returns a table's column of times. Arguments as of `TableNames.with_times`."""
+    if columns is not None:
+        if len(several := [name for name in columns if name in table.kept]) > 1:
+            raise UserError(f"{key}={shown(list(columns))}: {table.title} has {len(several)} of them, expected one")
+        return next(iter(several), None)
+
+    def holds(name: str) -> bool:
+        return holds_times(table.types()[name], lambda: survey([table], [name])[name])
+
+    times = [name for name in table.kept if name.lower() in TIME_NAMES and holds(name)]
+    if times:
+        some = ", ".join(map(repr, times))
+        what = f"{some} is the time of each row, and no feature: {key}=[] makes it a feature"
+        choice = f"{some} are features, of which one may be the time of each row: use {key}={times[0]}"
+        warnings.warn(f"{table.title}: {what if len(times) == 1 else choice}", stacklevel=4)
+    return times[0] if len(times) == 1 else None
 
 
 def _time_readings(sources: Sequence[Columns], name: str | None) -> dict[str, ColumnReading]:

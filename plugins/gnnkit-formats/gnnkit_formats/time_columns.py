@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import numpy as np
@@ -13,11 +12,9 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of, numbers_of
-from gnnkit.graph.attributes import TIME_NAMES
 from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.times import ALWAYS, NEVER, find_inexact, from_exact
 from gnnkit.utils.checks import Array
-from gnnkit.utils.ranges import shown
 from gnnkit_formats.dates import FORMS
 from gnnkit_formats.feature_columns import FeatureColumns, find_readings
 from gnnkit_formats.values import DATE, DAY, WHOLE, ZONED, ColumnReading, is_text, matches
@@ -87,17 +84,21 @@ class TimeColumns(FeatureColumns):
 
     def holds_times(self, name: str) -> bool:
         """Returns whether a column holds integers or dates, also in text."""
-        kind = self.kinds[name]
-        if not is_text(kind):
-            return holds_times(kind)
-        with suppress(UserError):
-            return find_readings(self.name, [self], [name])[name].kind == "seconds"
-        return False
+        return holds_times(self.kinds[name], lambda: find_readings(self.name, [self], [name])[name])
 
 
-def holds_times(kind: pa.DataType) -> bool:
-    """Returns whether a type that is no text is recognised as times."""
-    return bool(pa.types.is_integer(kind) or _is_date(kind))
+def holds_times(kind: pa.DataType, find_reading: Callable[[], ColumnReading]) -> bool:
+    """Returns whether a column holds integers or dates, also in text.
+
+    Args:
+        kind: The column's type.
+        find_reading: Determines how text is read.
+    """
+    if not is_text(kind):
+        return bool(pa.types.is_integer(kind) or _is_date(kind))
+    with suppress(UserError):
+        return find_reading().kind == "seconds"
+    return False
 
 
 def date_names(readings: Mapping[str, ColumnReading], kinds: Mapping[str, pa.DataType]) -> list[str]:
@@ -116,43 +117,6 @@ def time_unit(kind: pa.DataType) -> str | None:
     if pa.types.is_timestamp(kind):
         return str(kind.unit)
     return {pa.date32(): "s", pa.date64(): "ms"}.get(kind)
-
-
-def find_times(
-    tables: Sequence[tuple[str, Sequence[str], Callable[[str], bool]]], columns: Sequence[str] | None, key: str
-) -> list[str | None]:
-    """Returns each table's column of times, if there is one.
-
-    Without `columns`, this is the only column that is named like times and holds
-    integers or dates. Raises `UserError` for a column that no table has.
-
-    Args:
-        tables: Name and columns of each table, and whether a column holds integers or
-            dates.
-        columns: Names that the user gives. If None, recognise them.
-        key: Configuration key or argument, for messages.
-    """
-    for column in columns or ():
-        if not any(column in names for _, names, _ in tables):
-            places = " or ".join(table for table, _, _ in tables)
-            raise UserError(f"{key}={shown(list(columns or ()))}: no column {column!r} in {places}")
-    return [_find_time(*table, columns, key) for table in tables]
-
-
-def _find_time(
-    table: str, names: Sequence[str], holds: Callable[[str], bool], columns: Sequence[str] | None, key: str
-) -> str | None:
-    if columns is not None:
-        if len(several := [name for name in columns if name in names]) > 1:
-            raise UserError(f"{key}={shown(list(columns))}: {table} has {len(several)} of them, expected one")
-        return next(iter(several), None)
-    times = [name for name in names if name.lower() in TIME_NAMES and holds(name)]
-    if times:
-        some = ", ".join(map(repr, times))
-        what = f"{some} is the time of each row, and no feature: {key}=[] makes it a feature"
-        choice = f"{some} are features, of which one may be the time of each row: use {key}={times[0]}"
-        warnings.warn(f"{table}: {what if len(times) == 1 else choice}", stacklevel=5)
-    return times[0] if len(times) == 1 else None
 
 
 def _is_date(kind: pa.DataType) -> bool:

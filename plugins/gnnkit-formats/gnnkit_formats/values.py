@@ -19,6 +19,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.ids import first_row
 from gnnkit.graph.missing import MISSING, missing_cells, quote
+from gnnkit.graph.times import UNITS
 from gnnkit.graph.types import Ids
 from gnnkit_formats.dates import FORMS, UNCLEAR_CENTURY, DateForm
 
@@ -34,7 +35,6 @@ _CODE = r"^[+-]?0\d+$"  # a label such as 01, which differs from 1
 _SWITCH = r"(?i)^(?:true|false|0|1)$"  # with at least one word, as pyarrow reads booleans in a CSV
 DATE = r"^\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?)?$"
 ZONED = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?(?:Z|[+-]\d{2}(?::?\d{2})?)$"
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 DAY = 86_400  # seconds per day
 
 
@@ -415,7 +415,7 @@ def typed_numbers(column: pa.Array) -> npt.NDArray[np.float64]:  # [rows]
         column = column.cast(pa.date32()).cast(pa.int32())
         per_second = 1 / DAY
     elif pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind):
-        per_second = _PER_SECOND[kind.unit]
+        per_second = UNITS[kind.unit]
         column = column.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
     numbers = np.asarray(numbers_of(column.cast(pa.float64(), safe=False)), np.float64)
     return numbers / per_second

@@ -296,7 +296,7 @@ def _ids_of(vertices: VertexType) -> pa.Array:
     if source is None or name is None:
         return pa.array(np.arange(vertices.count))
     parts = [piece.plain(name) for piece in source.pieces(_IDS_PER_PIECE, [name])]
-    return Table(source.title, pa.table({name: pa.chunked_array(parts)})).ids(name)
+    return Table(source.title, pa.table({name: pa.chunked_array(parts)})).ids(name).ids
 
 
 def _pieces(group: PropertyGroup, names: Sequence[str], rows: int) -> Iterator[Table]:

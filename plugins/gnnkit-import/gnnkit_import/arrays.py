@@ -19,6 +19,7 @@ from gnnkit.graph.edge_columns import RULES
 from gnnkit.graph.features import features_of
 from gnnkit.graph.fields import edge_positions_of
 from gnnkit.graph.times import TIME_FIELDS, read_time_fields, to_unit
+from gnnkit.graph.types import set_fields
 from gnnkit.utils.checks import Array, ids, int64s, integers
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, load_arrays
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _STEP = 1 << 20  # numbers compared at once
 _ALTERNATIVE = "use job=partition dataset={}"
+_TO_PREDICT = dict.fromkeys(("val_edges", "test_edges"), "edges to predict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +63,16 @@ class Compressed:
     by_source: bool = False  # whether row u lists the destinations of u's edges
     time_unit: str | None = None  # of times in arrays of dates
 
-    @classmethod
-    def of(
-        cls,
-        place: str,
-        indptr: Any,
-        indices: Rows,
-        others: Mapping[str, Rows],
-        *,
-        by_source: bool = False,
-        time_unit: str | None = None,
-    ) -> Compressed:
+    def __post_init__(self) -> None:
         """Checks row pointers and column lengths."""
-        begins = int64s("indptr", indptr)
-        (num_edges,) = indices.shape if len(indices.shape) == 1 else (-1,)
+        begins = int64s("indptr", self.indptr)
+        (num_edges,) = self.indices.shape if len(self.indices.shape) == 1 else (-1,)
         if not len(begins) or begins[0] or begins[-1] != num_edges or (len(begins) > 1 and np.diff(begins).min() < 0):
-            raise UserError(f"{place}: indptr must ascend from 0 to the number of indices")
-        for name, stream in others.items():
+            raise UserError(f"{self.place}: indptr must ascend from 0 to the number of indices")
+        for name, stream in self.others.items():
             if stream.shape[0] != num_edges:
-                raise UserError(f"{place}: {name} has shape {list(stream.shape)}, expected {num_edges} rows")
-        return cls(place, begins, indices, others, by_source, time_unit)
+                raise UserError(f"{self.place}: {name} has shape {list(stream.shape)}, expected {num_edges} rows")
+        set_fields(self, indptr=begins)
 
     @property
     def num_nodes(self) -> int:
@@ -162,12 +154,7 @@ class SavedPieces(CompressedPieces):
         for name in ("indptr", "indices", "labels", "split"):
             if name not in arrays:
                 raise UserError(f"holds no {name}")
-        refused = {
-            "feature_width": "sparse features",
-            "val_edges": "edges to predict",
-            "test_edges": "edges to predict",
-        }
-        for name, what in refused.items():
+        for name, what in {"feature_width": "sparse features", **_TO_PREDICT}.items():
             if name in arrays:
                 raise UserError(f"holds {what}, which job=import does not support; {_ALTERNATIVE.format('saved')}")
         return arrays, meta
@@ -245,7 +232,7 @@ class NpzPieces(CompressedPieces):
     @cached_property
     def _fields(self) -> ZippedArrays:
         fields = ZippedArrays(self.root)
-        for name, what in {"val_edges": "edges to predict", "test_edges": "edges to predict"}.items():
+        for name, what in _TO_PREDICT.items():
             if name in fields:
                 raise UserError(f"{name}: job=import does not support {what}; {_ALTERNATIVE.format('npz')}")
         for name in ("x_indptr", "attr_indptr"):
@@ -269,7 +256,7 @@ class NpzPieces(CompressedPieces):
         columns = {"weight": "weight", "time": "edge_time"}
         others = {field: self._fields.rows(name) for field, name in columns.items() if name in self._fields}
         edges = self._fields["indptr"], self._fields.rows("indices"), others
-        return Compressed.of("indices", *edges, time_unit=self.time_unit)
+        return Compressed("indices", *edges, time_unit=self.time_unit)
 
     @cached_property
     def time_unit(self) -> str | None:  # type: ignore[override]
@@ -329,7 +316,7 @@ def matrix_of(arrays: Mapping[str, Array]) -> Compressed:
     """Returns a saved graph's edges as memory-mapped arrays."""
     files = {name: RULES[column].field for name, column in COLUMNS.items()}
     others = {name: Mapped(arrays[file]) for name, file in files.items() if file in arrays}
-    return Compressed.of("indices", arrays["indptr"], Mapped(arrays["indices"]), others)
+    return Compressed("indices", arrays["indptr"], Mapped(arrays["indices"]), others)
 
 
 def by_source(place: str, fields: ZippedArrays, prefix: str, data: str) -> Compressed:
@@ -340,7 +327,7 @@ def by_source(place: str, fields: ZippedArrays, prefix: str, data: str) -> Compr
     others = {}
     if data in fields and not all(np.all(some == 1) for some in fields.rows(data).pieces(_STEP)):
         others["weight"] = fields.rows(data)
-    return Compressed.of(place, indptr, fields.rows(f"{prefix}indices"), others, by_source=True)
+    return Compressed(place, indptr, fields.rows(f"{prefix}indices"), others, by_source=True)
 
 
 def stored_types(plain: Mapping[str, Any]) -> Json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,26 @@ class EdgeSummary:
 
     def facts(self) -> Json:
         """Returns the values that differ from those of no edges, for the journal."""
-        usual = asdict(EdgeSummary())
-        return {name: value for name, value in asdict(self).items() if value != usual[name]}
+        usual, names = EdgeSummary(), [item.name for item in fields(self)]
+        return {name: value for name in names if (value := getattr(self, name)) != getattr(usual, name)}
+
+    def add(self, part: EdgeSummary, place: str) -> None:
+        """Adds the columns of the edges that follow, but not their bins.
+
+        Raises `UserError`, which names `place`, if edge features differ in width.
+        """
+        self.num_edges += part.num_edges
+        if part.largest > self.largest:
+            self.largest, self.place = part.largest, part.place
+        if part.width is not None:
+            if self.width not in (None, part.width):
+                raise UserError(f"{place}: edge features have width {part.width} in some rows, {self.width} in others")
+            self.width, self.names = part.width, part.names
+        for name, kind in part.kinds.items():
+            self.kinds[name] = str(np.promote_types(self.kinds.get(name, kind), kind))
+        self.sources = str(np.promote_types(self.sources, part.sources))
+        if part.relation is not None:
+            self.relation = max(part.relation, self.relation or 0)
 
     @property
     def row(self) -> int:
@@ -115,7 +133,7 @@ def _count_stretch(
         summary.shift = _shift(num_nodes - 1)
     for piece in run.pieces(stretches[number], graph.edge_row, 0):
         check_ends(piece, _INT32 * _INT32 if num_nodes is None else num_nodes, summary.num_edges)
-        _add_columns(summary, piece, graph.edge_type_names())
+        summary.add(_summarize(piece, graph.edge_type_names(), summary.num_edges), piece.place)
         more = _shift(max(int(piece.src.max(initial=0)), int(piece.dst.max(initial=0)))) - summary.shift
         if more > 0:
             bins, summary.shift = fold_bins(bins, more), summary.shift + more
@@ -123,7 +141,6 @@ def _count_stretch(
             bins += _core.count_bins(np.ascontiguousarray(ids), summary.shift, MAX_BINS, run.room.threads)
         if graph.finds_ids:
             cache.add(piece)
-        summary.num_edges += len(piece.src)
         reporter.update(summary.num_edges, graph.num_edges, "edges")
     names = graph.edge_feature_names()
     summary.names = None if names is None else list(names)
@@ -131,51 +148,39 @@ def _count_stretch(
     journal.write(counted=summary.facts(), kept=cache.finish())
 
 
-def _add_columns(summary: EdgeSummary, piece: EdgePiece, names: Sequence[str] | None) -> None:
-    """Checks a piece against earlier ones, and adds it. `names` are relation names."""
+def _summarize(piece: EdgePiece, names: Sequence[str] | None, first: int) -> EdgeSummary:
+    """Checks a piece's columns, and returns their summary without bins.
+
+    Args:
+        piece: The edges.
+        names: Relation names.
+        first: Number of earlier edges, for messages.
+    """
+    part = EdgeSummary(len(piece.src), sources=str(piece.src.dtype))
     for name, ids in (("src", piece.src), ("dst", piece.dst)):
-        largest = int(ids.max(initial=-1))
-        if largest > summary.largest:
-            summary.largest = largest
-            summary.place = f"{piece.place}, {name} = {largest}"
-    summary.sources = str(np.promote_types(summary.sources, piece.src.dtype))
+        if (largest := int(ids.max(initial=-1))) > part.largest:
+            part.largest, part.place = largest, f"{piece.place}, {name} = {largest}"
     if piece.weight is not None:
-        check_finite("weight", piece.weight, bound=FLOAT32_MAX, first=summary.num_edges)
+        check_finite("weight", piece.weight, bound=FLOAT32_MAX, first=first)
     if piece.types is not None:
-        high = MOST_RELATIONS if names is None else len(names)
-        check_range("edge_types", piece.types, 0, high, first=summary.num_edges)
-        summary.relation = max(int(piece.types.max(initial=0)), summary.relation or 0)
+        check_range("edge_types", piece.types, 0, MOST_RELATIONS if names is None else len(names), first=first)
+        part.relation = int(piece.types.max(initial=0))
     if piece.features is not None:
-        _check_width(piece.place, piece.features.shape[1], summary.width)
-        check_finite("edge_features", piece.features, bound=FLOAT32_MAX, first=summary.num_edges)
-        summary.width = piece.features.shape[1]
+        check_finite("edge_features", piece.features, bound=FLOAT32_MAX, first=first)
+        part.width = piece.features.shape[1]
     for name in COLUMNS:
         if (rows := getattr(piece, name)) is not None:
-            least = summary.kinds.get(name) or _LEAST_KINDS.get(name, rows.dtype)
-            summary.kinds[name] = str(np.promote_types(least, rows.dtype))
-    if "types" in summary.kinds:
-        summary.kinds["types"] = "int16"
+            least = _LEAST_KINDS.get(name, rows.dtype)
+            part.kinds[name] = "int16" if name == "types" else str(np.promote_types(least, rows.dtype))
+    return part
 
 
 def merge_summaries(parts: Sequence[EdgeSummary]) -> EdgeSummary:
-    """Merges all stretches' summaries, in order.
-
-    Raises `UserError` if edge features differ in width.
-    """
-    merged = EdgeSummary(num_edges=sum(part.num_edges for part in parts), shift=max(part.shift for part in parts))
-    bins = np.zeros(MAX_BINS, np.int64)
+    """Merges all stretches' summaries, in order."""
+    merged, bins = EdgeSummary(shift=max(part.shift for part in parts)), np.zeros(MAX_BINS, np.int64)
     for part in parts:
         bins += fold_bins(part.all_bins(), merged.shift - part.shift)
-        if part.largest > merged.largest:
-            merged.largest, merged.place = part.largest, part.place
-        if part.width is not None:
-            _check_width("edges", part.width, merged.width)
-            merged.width, merged.names = part.width, part.names
-        for name, kind in part.kinds.items():
-            merged.kinds[name] = str(np.promote_types(merged.kinds.get(name, kind), kind))
-        merged.sources = str(np.promote_types(merged.sources, part.sources))
-        if part.relation is not None:
-            merged.relation = max(part.relation, merged.relation or 0)
+        merged.add(part, "edges")
     if "positions" in merged.kinds and merged.num_edges >= _INT32:  # of which each stretch has fewer
         merged.kinds["positions"] = "int64"
     merged.bins = np.trim_zeros(bins, "b").tolist()
@@ -192,11 +197,6 @@ def _complete(summary: EdgeSummary, graph: GraphPieces, num_nodes: int | None) -
         edge_types_of(None, summary.num_edges, names)
     relations = relation_names(None if summary.relation is None else np.array([summary.relation]), names)
     summary.relations = None if relations is None else list(relations)
-
-
-def _check_width(place: str, width: int, earlier: int | None) -> None:
-    if earlier not in (None, width):
-        raise UserError(f"{place}: edge features have width {width} in some rows, {earlier} in others")
 
 
 def _shift(largest: int) -> int:

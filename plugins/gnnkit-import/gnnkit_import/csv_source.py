@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -165,7 +164,7 @@ class CsvSource(FileColumns):
     def _opened(self, window: Window, block: int, types: Mapping[str, pa.DataType], *, threads: bool) -> Any:
         names = self._options if window.start == 0 else {"column_names": self._header}
         return pyarrow.csv.open_csv(
-            window.path if window.is_whole else pa.PythonFile(window.open(), "r"),
+            window.open(),
             pyarrow.csv.ReadOptions(use_threads=threads, block_size=block, **names),
             parse_options(window.path if self._named else None),
             pyarrow.csv.ConvertOptions(column_types=dict(types)),
@@ -203,30 +202,11 @@ class Window:
                 quotes += len(parts) - 1
         return lines
 
-    def open(self) -> io.RawIOBase:
-        """Opens only the window's bytes as a file."""
-        assert self.stop is not None
-        return _FileSlice(self.path, self.start, self.stop)
-
-
-class _FileSlice(io.RawIOBase):
-    """A file that contains another file's byte range."""
-
-    def __init__(self, path: Path, start: int, stop: int) -> None:
-        self._file, self._left = path.open("rb", buffering=0), stop - start
-        self._file.seek(start)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        read = self._file.readinto(memoryview(buffer)[: self._left])
-        self._left -= read
-        return read
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+    def open(self) -> Any:
+        """Returns what pyarrow reads: a stream of the window's bytes, or the file."""
+        if self.stop is None:
+            return self.path
+        return pa.OSFile(str(self.path)).get_stream(self.start, self.stop - self.start)
 
 
 def _row_starts(path: Path, offsets: Iterable[int], size: int) -> list[int]:

@@ -10,9 +10,10 @@ import numpy as np
 from gnnkit_formats.pieces import EdgePiece, list_positions
 
 from gnnkit.utils.documents import Json
-from gnnkit_import.npy_writer import BinaryFile
+from gnnkit_import.npy_writer import ColumnFiles
 
 _COLUMNS = ("src", "dst", "weight", "features", "types", "time")
+_SUFFIX = "read"  # of the files' names
 
 
 class EdgeCache:
@@ -24,8 +25,7 @@ class EdgeCache:
     def __init__(self, folder: Path) -> None:
         """Opens no file yet. `folder` is where the files are written."""
         self._folder = folder
-        self._files: dict[str, BinaryFile] = {}
-        self._kinds: dict[str, tuple[str, list[int]]] | None = None  # dtype and width of each column
+        self._files: ColumnFiles | None = None
         self._count = 0
         self._place = ""
         self._has_positions = self._failed = False
@@ -33,24 +33,24 @@ class EdgeCache:
     def add(self, piece: EdgePiece) -> None:
         """Writes a piece. Gives up if a column's type differs from earlier pieces."""
         rows = {name: values for name in _COLUMNS if (values := getattr(piece, name)) is not None}
-        kinds = {name: (str(values.dtype), list(values.shape[1:])) for name, values in rows.items()}
-        if self._kinds is None:
-            self._kinds, self._place, self._has_positions = kinds, piece.place, piece.positions is not None
-            self._files = {name: BinaryFile(self._path(name)) for name in kinds}
-        self._failed |= kinds != self._kinds
+        kinds = {name: np.dtype((values.dtype, values.shape[1:])) for name, values in rows.items()}
+        if self._files is None:
+            self._files, self._place = ColumnFiles(self._folder, _SUFFIX, kinds), piece.place
+            self._has_positions = piece.positions is not None
+        self._failed |= kinds != self._files.kinds
         if not self._failed:
-            for name, values in rows.items():
-                self._files[name].write(values, self._count * _row_bytes(*kinds[name]))
+            self._files.write(rows, self._count)
             self._count += len(piece.src)
 
     def finish(self) -> Json | None:
         """Syncs the files. Returns the header for `pieces`, or None without a cache."""
-        for file in self._files.values():
-            file.commit()
-            file.close()
-        if self._failed or self._kinds is None:
+        if self._files is None:
             return None
-        return {"kinds": self._kinds, "count": self._count, "place": self._place, "positions": self._has_positions}
+        with self._files as files:
+            files.commit()
+        kinds = {name: (str(kind.base), kind.shape) for name, kind in files.kinds.items()}
+        facts = {"kinds": kinds, "count": self._count, "place": self._place, "positions": self._has_positions}
+        return None if self._failed else facts
 
     def pieces(self, header: Mapping[str, Any], rows: int, first: int) -> Iterator[EdgePiece]:
         """Yields the edges again.
@@ -60,26 +60,14 @@ class EdgeCache:
             rows: edges per piece.
             first: number of edges before these in the full list.
         """
-        files = {name: BinaryFile(self._path(name)) for name in header["kinds"]}
-        for begin in range(0, header["count"], rows):
-            count = min(rows, header["count"] - begin)
-            columns = {
-                name: files[name].read((count, *width), np.dtype(kind), begin * _row_bytes(kind, width))
-                for name, (kind, width) in header["kinds"].items()
-            }
-            positions = list_positions(first + begin, count) if header["positions"] else None
-            yield EdgePiece(header["place"], **columns, positions=positions)
-        for file in files.values():
-            file.close()
+        kinds = {name: np.dtype((kind, tuple(shape))) for name, (kind, shape) in header["kinds"].items()}
+        with ColumnFiles(self._folder, _SUFFIX, kinds) as files:
+            for begin in range(0, header["count"], rows):
+                count = min(rows, header["count"] - begin)
+                positions = list_positions(first + begin, count) if header["positions"] else None
+                yield EdgePiece(header["place"], **files.read(begin, count), positions=positions)
 
     def remove(self) -> None:
         """Removes the files."""
         for name in _COLUMNS:
-            self._path(name).unlink(missing_ok=True)
-
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.read"
-
-
-def _row_bytes(kind: str, width: list[int]) -> int:
-    return np.dtype(kind).itemsize * int(np.prod(width))
+            (self._folder / f"{name}.{_SUFFIX}").unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from gnnkit_import.count import EdgeSummary, count_edges
 from gnnkit_import.nodes import write_nodes
 from gnnkit_import.passes import ImportRun
 from gnnkit_import.progress import Journal, ProgressReporter
-from gnnkit_import.scatter import Buckets, RecordFiles, scatter_edges
+from gnnkit_import.scatter import Buckets, open_records, scatter_edges
 from gnnkit_import.sort import BucketSort, append_edges
 from gnnkit_import.work_group import ALONE, WorkGroup
 
@@ -95,8 +95,8 @@ def _import(run: ImportRun, work: Path, room: Room, gaps: bool) -> None:
 def _sort(run: ImportRun, summary: EdgeSummary, num_nodes: int, folder: Path) -> None:
     buckets, symmetrize = Buckets.of(summary, num_nodes, run.room), bool(run.graph.symmetrize)
     folder.mkdir(exist_ok=True)
-    with RecordFiles(folder, summary, num_nodes, symmetrize) as records:
+    with open_records(folder, summary, num_nodes, symmetrize) as records:
         scatter_edges(run, summary, buckets, records)
     # Opened again, to read what other hosts have written.
-    with RecordFiles(folder, summary, num_nodes, symmetrize) as records:
+    with open_records(folder, summary, num_nodes, symmetrize) as records:
         BucketSort(run, summary, buckets, records).write()

@@ -96,13 +96,11 @@ def _write_features(
     path, rows = target / "features.npy", graph.features(room)
     if rows is None:
         NpyWriter(path, np.float32, (0,), count).finish()
-    if not graph.has_gaps:
-        return 0 if rows is None else _write_rows("features", rows, count, path, reporter, graph.row_normalize)
+        return 0
     missing = NpyWriter(target / "missing.npy", np.int64, (2,))
-    width = 0
-    if rows is not None:
+    if graph.has_gaps:
         rows = _without_gaps(rows, missing, graph, None if gaps else fields.category_of or ())
-        width = _write_rows("features", rows, count, path, reporter, graph.row_normalize)
+    width = _write_rows("features", rows, count, path, reporter, graph.row_normalize)
     missing.finish()
     if not missing.num_rows:
         (target / "missing.npy").unlink()

@@ -71,6 +71,45 @@ class BinaryFile:
         return UserError(f"{self.path}: {error.strerror}: free disk space, then run the same command again to resume")
 
 
+class ColumnFiles:
+    """Rows in one file per column, which are read and written at any row."""
+
+    def __init__(self, folder: Path, suffix: str, kinds: Mapping[str, np.dtype[Any]]) -> None:
+        """Opens the files, which are created if missing.
+
+        Args:
+            folder: Folder of the files.
+            suffix: Ending of their names, after the column's name.
+            kinds: Each column's type, including the shape of a row.
+        """
+        self.kinds = dict(kinds)
+        self._files = {name: BinaryFile(folder / f"{name}.{suffix}") for name in kinds}
+
+    def write(self, rows: Mapping[str, Array], first: int) -> None:
+        """Writes rows from row `first` on."""
+        for name, file in self._files.items():
+            file.write(rows[name], first * self.kinds[name].itemsize)
+
+    def read(self, first: int, count: int) -> dict[str, Array]:
+        """Reads `count` rows from row `first` on, by column."""
+        return {
+            name: file.read((count, *kind.shape), kind.base, first * kind.itemsize)
+            for (name, file), kind in zip(self._files.items(), self.kinds.values(), strict=True)
+        }
+
+    def commit(self) -> None:
+        """Syncs the files to disk."""
+        for file in self._files.values():
+            file.commit()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+
 class NpyWriter:
     """Appends rows to an .npy file, which is complete after `finish`."""
 

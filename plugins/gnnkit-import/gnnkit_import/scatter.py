@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from gnnkit.graph.types import offsets_of
 from gnnkit.utils.checks import Array
 from gnnkit_import.count import EdgeSummary, fold_bins, stretch_summaries
 from gnnkit_import.edge_cache import EdgeCache
-from gnnkit_import.npy_writer import BackgroundTask, BinaryFile
+from gnnkit_import.npy_writer import BackgroundTask, ColumnFiles
 from gnnkit_import.passes import ImportRun, changed_file, read_ahead
 from gnnkit_import.progress import Journal, ProgressReporter
 
@@ -93,54 +93,33 @@ class Buckets:
         return [range(first, last) for first, last in pairwise(ends)]
 
 
-class RecordFiles:
-    """All buckets' records on disk, one file per column."""
-
-    def __init__(self, folder: Path, summary: EdgeSummary, num_nodes: int, symmetrize: bool) -> None:
-        """Opens the files in `folder`."""
-        self.kinds: dict[str, np.dtype[Any]] = {
-            "dst": np.dtype(np.int32),  # relative to the bucket's first node
-            "src": np.dtype(np.int32 if num_nodes < _INT32 else np.int64),
-            **summary.columns(),
-        }
-        if symmetrize:
-            self.kinds["reverse"] = np.dtype(np.uint8)
-        self._files = {name: BinaryFile(folder / f"{name}.records") for name in self.kinds}
-
-    def write(self, rows: Mapping[str, Array], sizes: Array, start: Array) -> None:
-        """Writes rows by column, each bucket's at its position.
-
-        Args:
-            rows: ordered by bucket.
-            sizes: rows by bucket.
-            start: each bucket's first written record.
-        """
-        bounds = offsets_of(sizes).tolist()
-        for name, file in self._files.items():
-            for bucket in np.flatnonzero(sizes).tolist():
-                values = rows[name][bounds[bucket] : bounds[bucket + 1]]
-                file.write(values, int(start[bucket]) * self.kinds[name].itemsize)
-
-    def read(self, start: int, count: int) -> dict[str, Array]:
-        """Reads some records, by column."""
-        return {
-            name: file.read((count, *self.kinds[name].shape), self.kinds[name].base, start * self.kinds[name].itemsize)
-            for name, file in self._files.items()
-        }
-
-    def commit(self) -> None:
-        for file in self._files.values():
-            file.commit()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            file.close()
+def open_records(folder: Path, summary: EdgeSummary, num_nodes: int, symmetrize: bool) -> ColumnFiles:
+    """Opens the files of all buckets' records."""
+    kinds: dict[str, np.dtype[Any]] = {
+        "dst": np.dtype(np.int32),  # relative to the bucket's first node
+        "src": np.dtype(np.int32 if num_nodes < _INT32 else np.int64),
+        **summary.columns(),
+    }
+    return ColumnFiles(folder, "records", kinds | ({"reverse": np.dtype(np.uint8)} if symmetrize else {}))
 
 
-def scatter_edges(run: ImportRun, summary: EdgeSummary, buckets: Buckets, records: RecordFiles) -> None:
+def _write_buckets(records: ColumnFiles, rows: Mapping[str, Array], sizes: Array, start: Array) -> None:
+    """Writes each bucket's rows at its position.
+
+    Args:
+        records: The files.
+        rows: Rows by column, ordered by bucket.
+        sizes: Rows by bucket.
+        start: Each bucket's first written record.
+    """
+    bounds = offsets_of(sizes).tolist()
+    for bucket in np.flatnonzero(sizes).tolist():
+        records.write(
+            {name: values[bounds[bucket] : bounds[bucket + 1]] for name, values in rows.items()}, int(start[bucket])
+        )
+
+
+def scatter_edges(run: ImportRun, summary: EdgeSummary, buckets: Buckets, records: ColumnFiles) -> None:
     """Writes each edge to its destination's bucket, in the data's order.
 
     Within a bucket, each stretch (range of the input) has its own region, in order.
@@ -174,7 +153,7 @@ class _Scatter:
     run: ImportRun
     summary: EdgeSummary  # of all edges
     buckets: Buckets
-    records: RecordFiles
+    records: ColumnFiles
     journal: Journal  # of the stretch
     reporter: ProgressReporter
 
@@ -201,7 +180,7 @@ class _Scatter:
                 rows, counts = self._by_bucket(piece.without_first(max(done - begin, 0)))
                 if np.any(position + counts > stop):
                     raise changed_file(piece.place)
-                writer.start(self.records.write, rows, counts, position)
+                writer.start(_write_buckets, self.records, rows, counts, position)
                 position = position + counts
                 self.reporter.update(end, self.summary.num_edges, "edges")
                 if time.monotonic() - committed > self.run.room.commit:

@@ -65,8 +65,8 @@ def write_shards(
     if (grid.cols, grid.slices) != (1, 1) or partition.edge_cell is not None:
         raise UserError(f"partition.grid={grid}: a graph is cut piece by piece on grids of workers x 1 x 1 only")
     by_rank, start = grouped(partition.node_rank, grid.world_size)
-    in_degree, out_degree = _in_degree(graph, edges), _out_degree(graph, edges)
-    shared = {"looped": looped(graph.csc), "in_degree": in_degree, "out_degree": out_degree}
+    csc = graph.csc
+    shared = {"looped": looped(csc), "in_degree": csc.in_degree(), "out_degree": csc.out_degree()}
     _release_pages(graph)
     sources = _source_degrees(graph, root / _SOURCES, edges)
     cutter = _EdgeCutter(graph, partition.node_cell, sources, edges, threads)
@@ -85,30 +85,6 @@ def write_shards(
     (root / _SOURCES).unlink(missing_ok=True)
     for rank in range(grid.world_size):
         yield Shard.trusted(root / str(rank))
-
-
-def _in_degree(graph: Graph, edges: int) -> Floats:  # [num_nodes] float64
-    """Computes `CSC.in_degree`, node by node."""
-    csc = graph.csc
-    if csc.weight is None:
-        return np.diff(csc.indptr).astype(np.float64)
-    total = np.zeros(csc.num_nodes)
-    for first, last in stretches(csc.indptr, edges):
-        ends = np.repeat(np.arange(first, last), np.diff(csc.indptr[first : last + 1]))
-        np.add.at(total, ends, csc.weight[csc.indptr[first] : csc.indptr[last]].astype(np.float64))
-    return total
-
-
-def _out_degree(graph: Graph, edges: int) -> Floats:  # [num_nodes] float64
-    """Computes `CSC.out_degree`, in edge order."""
-    csc, total = graph.csc, np.zeros(graph.num_nodes)
-    if csc.weight is None:
-        return _core.count_bins(csc.indices, 0, graph.num_nodes, 1).astype(np.float64)
-    for first in range(0, csc.num_edges, edges):
-        weight = csc.weight[first : first + edges].astype(np.float64)
-        np.add.at(total, csc.indices[first : first + edges], weight)
-        _release_pages(graph)
-    return total
 
 
 def _source_degrees(graph: Graph, path: Path, edges: int) -> Floats | None:  # [num_edges] float64, mapped

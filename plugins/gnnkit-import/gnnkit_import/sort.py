@@ -16,10 +16,10 @@ from gnnkit.graph.types import offsets_of
 from gnnkit.utils.checks import Array
 from gnnkit.utils.storage import save_array
 from gnnkit_import.count import EdgeSummary
-from gnnkit_import.npy_writer import BackgroundTask, NpyWriter, append_all
+from gnnkit_import.npy_writer import BackgroundTask, ColumnFiles, NpyWriter, append_all
 from gnnkit_import.passes import ImportRun, changed_file, read_ahead
 from gnnkit_import.progress import Journal, ProgressReporter
-from gnnkit_import.scatter import Buckets, RecordFiles, columns_of
+from gnnkit_import.scatter import Buckets, columns_of
 
 
 def append_edges(run: ImportRun, summary: EdgeSummary, num_nodes: int) -> None:
@@ -58,7 +58,7 @@ class BucketSort:
     run: ImportRun
     summary: EdgeSummary
     buckets: Buckets
-    records: RecordFiles
+    records: ColumnFiles
 
     def write(self) -> None:
         """Sorts all buckets."""

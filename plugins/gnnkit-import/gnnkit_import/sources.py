@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -60,36 +59,31 @@ class ArraySource(FileColumns):
         self, rows: int, columns: Names = None, types: Types = None, share: TableShare = WHOLE
     ) -> Iterator[Table]:
         del types
-        names, (path,) = columns or self.names, self.files
-        span = share.range(self.num_rows)
-        with path.open("rb") as file:
-            for first in span[::rows]:
-                read = self._read(file, first, min(rows, span.stop - first))
-                piece = pa.table({name: read[name] for name in names})
-                yield Table(self._names[path], piece, first, self.missing)
+        (path,), span = self.files, share.range(self.num_rows)
+        for first in span[::rows]:
+            read = self._read(first, min(rows, span.stop - first))
+            native = {
+                name: np.ascontiguousarray(read[name], read[name].dtype.newbyteorder("=")) for name in columns or read
+            }
+            yield Table(self._names[path], pa.table(native), first, self.missing)
 
-    def _read(self, file: Any, first: int, count: int) -> dict[str, Array]:
+    def _read(self, first: int, count: int) -> Mapping[str, Array]:
+        """Reads some rows, by column."""
         if self._dtype.names:
-            records = self._at(file, first, count)
-            return {name: _native(records[name]) for name in self.names}
+            records = self._at(first, count)
+            return {name: records[name] for name in self.names}
         if self._by_end:
-            ends = [self._at(file, end * self.num_rows + first, count) for end in (0, 1)]
+            ends = [self._at(end * self.num_rows + first, count) for end in (0, 1)]
         else:
-            both = self._at(file, 2 * first, 2 * count).reshape(-1, 2)
-            ends = [both[:, 0], both[:, 1]]
-        return {"src": _native(ends[0]), "dst": _native(ends[1])}
+            ends = list(self._at(2 * first, 2 * count).reshape(-1, 2).T)
+        return dict(zip(self.names, ends, strict=True))
 
-    def _at(self, file: Any, first: int, count: int) -> Array:
-        file.seek(self._offset + first * self._dtype.itemsize)
-        values = np.frombuffer(file.read(count * self._dtype.itemsize), self._dtype)
+    def _at(self, first: int, count: int) -> Array:
+        (path,), offset = self.files, self._offset + first * self._dtype.itemsize
+        values: Array = np.fromfile(path, self._dtype, count, offset=offset)
         if len(values) < count:
-            raise UserError(f"{self._names[self.files[0]]} was truncated while it was read")
+            raise UserError(f"{self._names[path]} was truncated while it was read")
         return values
-
-
-def _native(values: Array) -> Array:
-    """Returns contiguous values in this machine's byte order."""
-    return np.ascontiguousarray(values, values.dtype.newbyteorder("="))
 
 
 class PartSource(FileColumns):

@@ -87,7 +87,7 @@ class StorePieces(CompressedPieces):
             indptr[shard.owned + 1] = np.diff(shard.csc.indptr)
         others = {name: self._of_edges(column) for name, column in COLUMNS.items() if column in shards[0].edge_columns}
         sources = Scattered([_ShardRows(shard.edge_ids, shard.csc.indices, _sources(shard)) for shard in shards])
-        return Compressed.of("store", np.cumsum(indptr), sources, others)
+        return Compressed("store", np.cumsum(indptr), sources, others)
 
     def _of_edges(self, column: str) -> Scattered:
         return Scattered([_ShardRows(shard.edge_ids, shard.edge_columns[column]) for shard in self._shards])

@@ -20,7 +20,7 @@ const WORD: usize = 8;
 /// Number of texts that are prefetched together.
 const AHEAD: usize = 32;
 
-/// An entry of a table that holds nothing.
+/// Number of an empty entry.
 const EMPTY: u32 = u32::MAX;
 
 /// How many ids fall in each bin: bin b holds the ids `b << shift` to
@@ -148,7 +148,15 @@ impl<'a> Texts<'a> {
 pub struct IdTable {
     data: Vec<u8>,
     offsets: Vec<i64>,
-    places: Vec<u32>,
+    entries: Vec<Entry>,
+}
+
+/// A text's number, and a part of its hash, which differs for most other texts. Texts
+/// elsewhere in memory are therefore read only to confirm a match.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    tag: u32,
+    number: u32,
 }
 
 impl IdTable {
@@ -159,15 +167,18 @@ impl IdTable {
             let (name, actual, limit) = ("offsets", texts.len(), EMPTY as usize - 1);
             return Err(Error::TooMany { name, actual, limit });
         }
-        let room = (2 * texts.len()).max(2).next_power_of_two();
+        let room = (4 * texts.len() / 3 + 2).next_power_of_two(); // at most three quarters are taken
+        let empty = Entry { tag: 0, number: EMPTY };
         let mut table = Self {
             data: texts.data.to_vec(),
             offsets: texts.offsets.to_vec(),
-            places: filled(EMPTY, Some(room), "offsets", texts.len())?,
+            entries: filled(empty, Some(room), "offsets", texts.len())?,
         };
         for number in 0..texts.len() {
-            let place = table.place(texts.get(number));
-            let first = table.places[place];
+            let text = texts.get(number);
+            let (start, tag) = table.key(text);
+            let place = table.place(start, tag, text);
+            let first = table.entries[place].number;
             if first != EMPTY {
                 return Err(Error::Repeated {
                     name: "data",
@@ -176,7 +187,10 @@ impl IdTable {
                     value: number as i64,
                 });
             }
-            table.places[place] = number as u32;
+            table.entries[place] = Entry {
+                tag,
+                number: number as u32,
+            };
         }
         Ok(table)
     }
@@ -193,45 +207,59 @@ impl IdTable {
         }
         for_each(work.len(), work, |(part, own)| {
             for (first, own) in part.step_by(AHEAD).zip(own.chunks_mut(AHEAD)) {
-                self.fetch(texts, first, own.len());
-                for (number, at) in own.iter_mut().zip(first..) {
-                    let place = self.places[self.place(texts.get(at))];
-                    *number = if place == EMPTY { -1 } else { i64::from(place) };
+                let keys = self.fetch(texts, first, own.len());
+                for ((number, at), (start, tag)) in own.iter_mut().zip(first..).zip(keys) {
+                    let found = self.entries[self.place(start, tag, texts.get(at))].number;
+                    *number = if found == EMPTY { -1 } else { i64::from(found) };
                 }
             }
         });
         Ok(found)
     }
 
-    /// Asks for the memory of some texts that are compared next, each step for all of
-    /// them.
-    fn fetch(&self, texts: Texts<'_>, first: usize, len: usize) {
-        let mut at = [0; AHEAD];
-        for (at, text) in at.iter_mut().zip(first..first + len) {
-            *at = hash(texts.get(text)) as usize & (self.places.len() - 1);
-            prefetch(&self.places, *at);
+    /// Returns where some texts are likely to be found, and their tags. Prefetches the
+    /// memory that is compared next, each step for all of them.
+    fn fetch(&self, texts: Texts<'_>, first: usize, len: usize) -> [(usize, u32); AHEAD] {
+        let mut keys = [(0, 0); AHEAD];
+        for (key, text) in keys.iter_mut().zip(first..first + len) {
+            *key = self.key(texts.get(text));
+            prefetch(&self.entries, key.0);
         }
-        for at in &mut at[..len] {
-            *at = self.places[*at] as usize;
-            prefetch(&self.offsets, *at);
+        for key in &mut keys[..len] {
+            key.0 = self.candidate(key.0, key.1);
+            prefetch(&self.offsets, self.entries[key.0].number as usize);
         }
-        for at in &at[..len] {
-            if let Some(&start) = self.offsets.get(*at) {
+        for key in &keys[..len] {
+            if let Some(&start) = self.offsets.get(self.entries[key.0].number as usize) {
                 prefetch(&self.data, start as usize);
             }
         }
+        keys
     }
 
-    /// The place of a text, or the empty place where it would stand.
-    fn place(&self, text: &[u8]) -> usize {
-        let mask = self.places.len() - 1;
+    /// The first place that a text may have, and its tag.
+    fn key(&self, text: &[u8]) -> (usize, u32) {
+        let hash = hash(text);
+        (hash as usize & (self.entries.len() - 1), (hash >> 32) as u32)
+    }
+
+    /// The next place, from `place` on, that is empty or has the tag.
+    fn candidate(&self, mut place: usize, tag: u32) -> usize {
+        while self.entries[place].number != EMPTY && self.entries[place].tag != tag {
+            place = (place + 1) & (self.entries.len() - 1);
+        }
+        place
+    }
+
+    /// The place of a text, or the empty place where it would be, from `start` on.
+    fn place(&self, start: usize, tag: u32, text: &[u8]) -> usize {
         let own = Texts {
             data: &self.data,
             offsets: &self.offsets,
         };
-        let mut place = hash(text) as usize & mask;
-        while self.places[place] != EMPTY && own.get(self.places[place] as usize) != text {
-            place = (place + 1) & mask;
+        let mut place = self.candidate(start, tag);
+        while self.entries[place].number != EMPTY && own.get(self.entries[place].number as usize) != text {
+            place = self.candidate((place + 1) & (self.entries.len() - 1), tag);
         }
         place
     }
@@ -276,6 +304,11 @@ mod tests {
         for threads in [1, 2] {
             assert_eq!(table.find(asked, threads).unwrap(), [3, 1, 2, -1]);
         }
+        let numbers: Vec<u8> = (0..10_000u64).flat_map(u64::to_le_bytes).collect();
+        let offsets: Vec<i64> = (0..=10_000).map(|number| 8 * number).collect();
+        let texts = Texts::new(&numbers, &offsets).unwrap();
+        let found = IdTable::new(texts).unwrap().find(texts, 2).unwrap();
+        assert!(found.into_iter().eq(0..10_000));
         let twice = Texts::new(b"aba", &[0, 1, 2, 3]).unwrap();
         let told = IdTable::new(twice).unwrap_err().to_string();
         assert_eq!(told, "data[2] = 2 repeats data[0]");
