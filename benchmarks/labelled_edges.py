@@ -146,11 +146,12 @@ def main() -> None:
     parser.add_argument("--numbers", action="store_true", help="labels are numbers, also if they are whole")
     parser.add_argument("--minutes", type=float, default=2.0, help="of the trials of job=init")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="seed, so that a later call continues")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for folder in options.folders:
         fixed = options.label, options.numbers, options.minutes
-        runs = [row(folder, *fixed, seed) for seed in range(options.seeds)]
+        runs = [row(folder, *fixed, seed) for seed in range(options.first, options.first + options.seeds)]
         spreads = [
             (statistics.mean(one), statistics.pstdev(one)) for one in zip(*(run[1] for run in runs), strict=True)
         ]
