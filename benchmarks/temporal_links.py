@@ -102,7 +102,7 @@ def embed_at_times(model: Any, graph: Graph, rows: Candidates) -> torch.Tensor: 
     ends = np.stack([rows[..., :2].ravel(), rows[..., 2:].repeat(2, -1).ravel()], 1)
     distinct, places = np.unique(ends, axis=0, return_inverse=True)
     nodes, times = distinct.T.copy()
-    batch = sampler.sample(csc, nodes, key=0, times=times)
+    batch = sampler.sample(csc, nodes, key=0, times=times, disjoint=True)
     timed = TimedEdges(csc, lambda: RelationGroups.of(csc, None, ("",)))
     layers = TimedLayers.of(BlockLayers(graph, model, torch.float32, torch.device("cpu")), timed, batch, sampler)
     x = torch.from_numpy(np.asarray(graph.features)[batch.input_nodes])
@@ -127,7 +127,7 @@ def measure_model(run: Path, graph: Graph, links: Links, candidates: Candidates)
     return reciprocal_rank(torch.cat(scores))
 
 
-def train(graph: Graph, folder: Path, epochs: int, seed: int, keys: dict[str, Any]) -> None:
+def train(graph: Graph, folder: Path, epochs: int, schedule: str, seed: int, keys: dict[str, Any]) -> None:
     task = {"negative_sampling": "historical", "negatives": 6, "loss": "softmax", "eval_negatives": 1}
     is_static = keys["name"] == "sage"
     sampler = {"sage": {"fanouts": [10, 10]}, "mixer": {"fanouts": [1]}, "tgat": LATEST}[keys["name"]]
@@ -140,7 +140,7 @@ def train(graph: Graph, folder: Path, epochs: int, seed: int, keys: dict[str, An
         task={"name": "link_prediction", **task},
         inputs="learned" if is_static else "features",
         write=["logits"] if is_static else [],
-        trainer={"max_epochs": epochs, "lr": 2e-3, "check_val_every_n_epoch": epochs},
+        trainer={"max_epochs": epochs, "lr": 2e-3, "schedule": schedule, "check_val_every_n_epoch": epochs},
         seed=seed,
         workers=1,
         report=False,
@@ -152,6 +152,7 @@ def main() -> None:
     parser.add_argument("events", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--schedule", default="constant", help="of the learning rate (trainer.schedule)")
     parser.add_argument("--window", type=int, default=WEEK)
     parser.add_argument("--split", choices=["val", "test"], default="test")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
@@ -168,7 +169,7 @@ def main() -> None:
         figures: dict[str, list[float]] = {kind: [] for kind in candidates}
         for seed in range(options.seeds):
             with TemporaryDirectory() as folder:
-                train(seen, Path(folder, "run"), options.epochs, seed, MODELS[name])
+                train(seen, Path(folder, "run"), options.epochs, options.schedule, seed, MODELS[name])
                 for kind, rows in candidates.items():
                     figures[kind].append(measure_model(Path(folder, "run"), seen, links, rows))
             means = {kind: round(statistics.mean(values), 3) for kind, values in figures.items()}
