@@ -4,7 +4,7 @@ Each folder has `edges.csv`, with a column of labels and perhaps times, and perh
 `nodes.csv`. Edges with times are split by time, others at random, 70 / 15 / 15. Prints
 the test figure of
 
-- what `job=init` and the printed command give
+- what `job=init` and the printed command give, or one run with `--keys`
 - gradient boosting on the edge's columns and those of both ends
 - the same with the counts of the ends' edges (`inputs_of_head`)
 - a GraphSAGE of 30 lines in PyG, which scores the ends' rows and the edge's columns
@@ -14,6 +14,7 @@ precision of a rare class, the accuracy of other classes, and the mean absolute 
 numbers.
 
     uv run python benchmarks/labelled_edges.py FOLDER --label fraud --seeds 3
+    uv run python benchmarks/labelled_edges.py FOLDER --label fraud --keys model=sage
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.nn import SAGEConv
 
+import gnnkit
 from gnnkit.graph import Split
 from gnnkit.task.labelled_edges import NUM_COUNTS, LabelledEdges, edge_targets, inputs_of_head
 from gnnkit.task.node_classification import EdgeClassification
 from gnnkit.task.regression import EdgeRegression
 
 SHARES, EPOCHS, WIDTH = [0.7, 0.15, 0.15], 200, 64
-NAMES = ("two commands", "boosting", "boosting with counts", "30 lines of PyG")
+NAMES = ("gnnkit", "boosting", "boosting with counts", "30 lines of PyG")
 
 
 class Edges:
@@ -67,6 +69,15 @@ class Edges:
         figure = baselines.measure(self.rows, self.task, outputs, f"{split}_{self.figure}")
         assert figure is not None
         return figure
+
+
+def by_one_run(edges: Edges, keys: list[str], seed: int) -> float:
+    task = "edge_regression" if edges.figure == "mae" else "edge_classification"
+    keys = [f"task={task}", f"seed={seed}", f"trainer.monitor=val_{edges.figure}", *keys]
+    rest = {"workers": 1, "launcher": "inline", "cache": False, "report": False, "logger": "none"}
+    with TemporaryDirectory() as name:
+        run = gnnkit.train(edges.graph.symmetrize(), overrides=keys, folder=Path(name, "run"), **rest)
+    return float(run[f"test_{edges.figure}"])
 
 
 def by_boosting(edges: Edges, columns: np.ndarray, seed: int) -> float:
@@ -123,7 +134,8 @@ def _standard(rows: np.ndarray) -> Tensor:
     return torch.from_numpy((rows - rows.mean(0)) / np.where(spread > 0, spread, 1)).float()
 
 
-def row(folder: Path, label: str, numbers: bool, minutes: float, seed: int) -> tuple[str, list[float]]:
+def row(folder: Path, seed: int, options: argparse.Namespace) -> tuple[str, list[float]]:
+    label, numbers = options.label, options.numbers
     edges = Edges(folder, label, numbers, seed)
     keys = [f"dataset.edge_label={label}", f"dataset.split={edges.split}", f"dataset.seed={seed}", f"seed={seed}"]
     keys += ["task=edge_regression"] * numbers
@@ -131,10 +143,13 @@ def row(folder: Path, label: str, numbers: bool, minutes: float, seed: int) -> t
         for file in ("edges.csv", "nodes.csv"):
             if (folder / file).exists():
                 (Path(name) / file).symlink_to((folder / file).absolute())
-        commanded, verdict = by_commands(Path(name), keys, edges.figure, minutes)
+        if options.keys:
+            ours, verdict = by_one_run(edges, options.keys, seed), " ".join(options.keys)
+        else:
+            ours, verdict = by_commands(Path(name), keys, edges.figure, options.minutes)
     every = np.arange(edges.columns.shape[1])
     boosted = [by_boosting(edges, columns, seed) for columns in (np.delete(every, edges.counts), every)]
-    figures = [commanded, *boosted, by_pyg(edges, seed)]
+    figures = [ours, *boosted, by_pyg(edges, seed)]
     print(f"{folder.name}, seed {seed}: {edges.figure} {[round(one, 4) for one in figures]} {verdict}", flush=True)
     return edges.figure, figures
 
@@ -145,12 +160,13 @@ def main() -> None:
     parser.add_argument("--label", required=True, help="column of edges.csv")
     parser.add_argument("--numbers", action="store_true", help="labels are numbers, also if they are whole")
     parser.add_argument("--minutes", type=float, default=2.0, help="of the trials of job=init")
+    parser.add_argument("--keys", nargs="+", default=[], help="of one run, instead of the two commands")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="seed, so that a later call continues")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for folder in options.folders:
-        fixed = options.label, options.numbers, options.minutes
-        runs = [row(folder, *fixed, seed) for seed in range(options.seeds)]
+        runs = [row(folder, seed, options) for seed in range(options.first, options.first + options.seeds)]
         spreads = [
             (statistics.mean(one), statistics.pstdev(one)) for one in zip(*(run[1] for run in runs), strict=True)
         ]

@@ -1,4 +1,4 @@
-"""Links in time: rules that learn nothing, and model=mixer of gnnkit-temporal.
+"""Links in time: rules that learn nothing, and models of gnnkit-temporal.
 
     uv run python benchmarks/temporal_links.py MESSAGES.npz
     uv run python benchmarks/temporal_links.py EVENTS.csv --seeds 10 --epochs 3
@@ -13,7 +13,9 @@ first. Mean reciprocal ranks are printed, ties in the middle. The popularity and
 of the rules are those of a week, or of `--window` in the data's unit. `--split val`
 ranks validation events instead, by which to choose options.
 
-"sage" embeds nodes from the training graph, and knows neither order nor time.
+"sage" embeds nodes from the training graph, and knows neither order nor time. "tgat"
+embeds them as of each event, from the latest earlier ones and random features, which
+tell nodes apart.
 """
 
 from __future__ import annotations
@@ -29,19 +31,25 @@ import numpy.typing as npt
 import torch
 
 import gnnkit
-from gnnkit.graph import Graph
-from gnnkit.sampler.links import Links
+from gnnkit.engine.block import BlockLayers
+from gnnkit.engine.visible import TimedEdges, TimedLayers
+from gnnkit.graph import CSC, Graph, RelationGroups
+from gnnkit.graph.edge_order import in_time_order
+from gnnkit.sampler import NeighborSampler
+from gnnkit.sampler.links import Links, at_times
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.ranking import mid_ranks
 from gnnkit.task.recurrence import Recurrence
 
 EVENTS, NEGATIVES, WEEK = 1000, 100, 7 * 24 * 3600
-PIECE = 50  # events that are scored together
+PIECE, WIDTH = 50, 32  # events that are scored together, and random features of a node
 MODELS: dict[str, dict[str, Any]] = {
     "sage": {"name": "sage"},
     "mixer": {"name": "mixer"},
     "mixer-without-pairs": {"name": "mixer", "pairs": False},
+    "tgat": {"name": "tgat"},
 }
+LATEST: dict[str, Any] = {"fanouts": [10, 5], "time": "strict", "pick": "last"}  # of tgat's sampler
 Candidates = npt.NDArray[np.int64]  # [EVENTS, 1 + NEGATIVES, 3] source, destination and time
 
 
@@ -65,7 +73,7 @@ def draw_candidates(links: Links, seed: int, split: str = "test") -> dict[str, C
     assert links.events is not None
     rng, pairs = np.random.default_rng(seed), getattr(links, split)
     rows = np.sort(rng.choice(len(pairs), min(EVENTS, len(pairs)), replace=False))
-    events = links.at_times(pairs, getattr(links, f"{split}_time"))[rows]
+    events = at_times(pairs, getattr(links, f"{split}_time"))[rows]
     random = np.repeat(events[:, None], 1 + NEGATIVES, 1)
     random[:, 1:, :2] = links.negative_pairs(events, np.arange(len(events)), NEGATIVES, seed, evaluates=True)
     historical = random.copy()
@@ -87,7 +95,22 @@ def measure_rules(links: Links, candidates: Candidates, window: int) -> dict[str
     return {rule: reciprocal_rank(torch.from_numpy(score)) for rule, score in scores.items()}
 
 
-def measure_model(run: Path, links: Links, candidates: Candidates) -> float:
+def embed_at_times(model: Any, graph: Graph, rows: Candidates) -> torch.Tensor:  # [..., 2, width]
+    """Computes both ends of pairs [..., 3] at their times."""
+    graph = in_time_order(graph)
+    csc, sampler = CSC(graph.csc.indptr, graph.csc.indices, time=graph.edge_time), NeighborSampler(**LATEST)
+    ends = np.stack([rows[..., :2].ravel(), rows[..., 2:].repeat(2, -1).ravel()], 1)
+    distinct, places = np.unique(ends, axis=0, return_inverse=True)
+    nodes, times = distinct.T.copy()
+    batch = sampler.sample(csc, nodes, key=0, times=times, disjoint=True)
+    timed = TimedEdges(csc, lambda: RelationGroups.of(csc, None, ("",)))
+    layers = TimedLayers.of(BlockLayers(graph, model, torch.float32, torch.device("cpu")), timed, batch, sampler)
+    x = torch.from_numpy(np.asarray(graph.features)[batch.input_nodes])
+    outputs: torch.Tensor = model(x, layers.layers(batch.blocks, key=0))
+    return outputs[torch.from_numpy(places)].unflatten(0, (*rows.shape[:-1], 2))
+
+
+def measure_model(run: Path, graph: Graph, links: Links, candidates: Candidates) -> float:
     """Returns the figure of a trained model."""
     if (run / "logits.npy").exists():
         sources, destinations = np.moveaxis(np.load(run / "logits.npy")[candidates[..., :2]], 2, 0)
@@ -96,24 +119,28 @@ def measure_model(run: Path, links: Links, candidates: Candidates) -> float:
     scores = []
     with torch.no_grad():
         for piece in torch.from_numpy(candidates).split(PIECE):
-            outputs = model.embed(torch.ones(*piece.shape[:2], 2, 1))
-            scores.append(model.decoder(outputs, piece, links).double())
+            if hasattr(model, "decoder"):
+                outputs = model.embed(torch.ones(*piece.shape[:2], 2, 1))
+                scores.append(model.decoder(outputs, piece, links).double())
+            else:
+                scores.append(embed_at_times(model, graph, piece.numpy()).prod(-2).sum(-1).double())
     return reciprocal_rank(torch.cat(scores))
 
 
-def train(graph: Graph, folder: Path, epochs: int, seed: int, keys: dict[str, Any]) -> None:
+def train(graph: Graph, folder: Path, epochs: int, schedule: str, seed: int, keys: dict[str, Any]) -> None:
     task = {"negative_sampling": "historical", "negatives": 6, "loss": "softmax", "eval_negatives": 1}
     is_static = keys["name"] == "sage"
+    sampler = {"sage": {"fanouts": [10, 10]}, "mixer": {"fanouts": [1]}, "tgat": LATEST}[keys["name"]]
     gnnkit.train(
         graph,
         folder=folder,
         strategy={"name": "individual_sample", "batch_size": 400},
-        sampler={"name": "neighbor", "fanouts": [10, 10] if is_static else [1]},
+        sampler={"name": "neighbor", **sampler},
         model=keys,
         task={"name": "link_prediction", **task},
         inputs="learned" if is_static else "features",
         write=["logits"] if is_static else [],
-        trainer={"max_epochs": epochs, "lr": 2e-3, "check_val_every_n_epoch": epochs},
+        trainer={"max_epochs": epochs, "lr": 2e-3, "schedule": schedule, "check_val_every_n_epoch": epochs},
         seed=seed,
         workers=1,
         report=False,
@@ -125,6 +152,7 @@ def main() -> None:
     parser.add_argument("events", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--schedule", default="constant", help="of the learning rate (trainer.schedule)")
     parser.add_argument("--window", type=int, default=WEEK)
     parser.add_argument("--split", choices=["val", "test"], default="test")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
@@ -135,13 +163,15 @@ def main() -> None:
     candidates = draw_candidates(links, 0, options.split)
     for kind, rows in candidates.items():
         print(kind, {rule: round(value, 3) for rule, value in measure_rules(links, rows, options.window).items()})
+    random = np.random.default_rng(0).normal(size=(graph.num_nodes, WIDTH)).astype(np.float32)
     for name in options.models:
+        seen = graph.evolve(features=random) if name == "tgat" else graph
         figures: dict[str, list[float]] = {kind: [] for kind in candidates}
         for seed in range(options.seeds):
             with TemporaryDirectory() as folder:
-                train(graph, Path(folder, "run"), options.epochs, seed, MODELS[name])
+                train(seen, Path(folder, "run"), options.epochs, options.schedule, seed, MODELS[name])
                 for kind, rows in candidates.items():
-                    figures[kind].append(measure_model(Path(folder, "run"), links, rows))
+                    figures[kind].append(measure_model(Path(folder, "run"), seen, links, rows))
             means = {kind: round(statistics.mean(values), 3) for kind, values in figures.items()}
             print(
                 name,

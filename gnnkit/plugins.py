@@ -96,11 +96,9 @@ PACKAGES = {
 }  # this project's separate packages, by kind and name
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # keys in a partition's YAML that are not arguments of the partitioner
-_NAMED_BY = {
-    "partition": "partition.nodes",
-    "aggregation": "sync.average",
-    "text": "dataset.text",
-}  # other keys that name a plugin
+# Other keys that name a plugin.
+_NAMED_BY = {"partition": "partition.nodes", "aggregation": "sync.average", "text": "dataset.text"}
+_MEMORY_MODELS = ("dyrep", "jodie", "tgn")
 PARTITION_KEYS = ("path",)  # a partitioner's arguments that are not in `options`
 TASK_KEYS = ("table", "freeze")  # keys of the section `task` that a data set with several tasks reads
 _SCALARS: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,), Path: (str, Path)}
@@ -175,6 +173,10 @@ def unknown_plugin(kind: str, name: str, valid_names: Iterable[str], setting: st
     """
     setting = setting or _describe_choice(kind, name)
     package = PACKAGES.get(kind, {}).get(name)
+    if kind == "model" and name in _MEMORY_MODELS:
+        return UserError(
+            f"{setting}: its state depends on the order of events, so on the workers; use model=mixer or model=tgat"
+        )
     if package is None:
         return unknown(setting, name, valid_names)
     return UserError(f"{setting}: the package {package} is not installed: pip install {package}")

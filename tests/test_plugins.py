@@ -73,6 +73,14 @@ def test_an_unknown_name_gets_the_nearest_one_and_all(example: None) -> None:
         plugins.load("model", "exmaple")
 
 
+@pytest.mark.parametrize("name", ["tgn", "jodie", "dyrep"])
+def test_models_with_memories_are_refused_with_what_to_use(name: str) -> None:
+    with pytest.raises(UserError, match=rf"^model={name}: .*order of events.*model=mixer or model=tgat"):
+        plugins.load("model", name)
+    with pytest.raises(UserError, match=rf"^sampler={name} is not known"):
+        plugins.load("sampler", name)
+
+
 def test_two_distributions_with_one_name_are_both_named(install: Install) -> None:
     install("first", {"gnnkit.model": {"twice": "first:Model"}})
     install("second", {"gnnkit.model": {"twice": "second:Model"}})

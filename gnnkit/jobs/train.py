@@ -179,6 +179,7 @@ def _monitor(run: RankRun) -> Monitor | None:
     is_required = settings.patience is not None or settings.schedule == "plateau"
     if name is None or (settings.monitor == AUTO and not is_required and not count_labelled(run.worker, Split.VAL)):
         return None
+    run.task.monitored = name
     options = {"lower_is_better": run.task.is_lower_better(name), "latest": settings.monitor == AUTO}
     save = functools.partial(_save_model, run) if run.is_leader else None
     return Monitor(name, settings.patience, **options, on_better=save)
@@ -276,10 +277,8 @@ def _select_model(run: RankRun) -> None:
 
 def _test(run: RankRun) -> None:
     """Runs the model's own `test_step`, if any, and closes the loggers. Collective."""
-    run.figures.tests = {}
-    if own_method(run.module.model, "test_step") is not None:
-        (metrics,) = run.trainer.test(run.module, verbose=False)
-        run.figures.tests = {"test_step": dict(metrics)}
+    has_step = own_method(run.module.model, "test_step") is not None
+    run.figures.tests = {"test_step": dict(run.trainer.test(run.module, verbose=False)[0])} if has_step else {}
     run.loggers.close()
 
 

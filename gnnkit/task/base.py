@@ -81,6 +81,7 @@ class Task(ABC):
     embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
     reads_events: bool = False  # whether a score reads all events before its pair's time, also held-out ones
     window: int | None = None  # `Sampler.window` of the run, set before `prepare`
+    monitored: str = ""  # name of the figure that selects the run's model, set before the first evaluation
     without_learning: str = ""  # describes the baseline that `chance` measures
     least_skill: float = 0.1  # minimum improvement over chance, relative to a perfect score's
 
@@ -238,7 +239,7 @@ class Task(ABC):
     def measure_progress(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         """Computes the metrics of an evaluation during training. Collective.
 
-        May omit test metrics that are expensive. Default: calls `measure`.
+        May omit expensive metrics other than `monitored`. Default: calls `measure`.
         """
         return self.measure(outputs, worker)
 

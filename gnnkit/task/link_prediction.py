@@ -299,13 +299,15 @@ class LinkPrediction(Task):
         return link_losses(self.loss, scores, labels, self.negatives)
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        return self._measure(outputs, worker, self.splits) | self._measure_lists(outputs, worker, self.splits)
+        return self._measure(outputs, worker, self.splits, lists=True)
 
     def measure_progress(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        return self._measure(outputs, worker, self.splits[:1] if len(links_of(worker.rows).val) else self.splits)
+        splits = self.splits[:1] if len(links_of(worker.rows).val) else self.splits
+        lists = self.monitored.endswith(metric_names(self.list_length))
+        return self._measure(outputs, worker, splits, lists=lists)
 
-    def _measure(self, outputs: Tensor, worker: Worker, splits: Sequence[str]) -> dict[str, float]:
-        """Computes the metrics of some splits. Collective."""
+    def _measure(self, outputs: Tensor, worker: Worker, splits: Sequence[str], *, lists: bool) -> dict[str, float]:
+        """Computes the metrics of some splits, `lists` by time included. Collective."""
         links = links_of(worker.rows)
         metrics: dict[str, float] = {}
         for split in splits:
@@ -318,7 +320,7 @@ class LinkPrediction(Task):
             metrics |= {name: value for name, value in figures.items() if name.partition("_")[0] in splits}
         if not self._scores_at_times(worker) and (items := _item_ranking(self, worker)) is not None:
             metrics |= items.measure(outputs, worker, self._scorer(links), splits)
-        return metrics
+        return metrics | (self._measure_lists(outputs, worker, splits) if lists else {})
 
     def _measure_lists(self, outputs: Tensor, worker: Worker, splits: Sequence[str]) -> dict[str, float]:
         """Computes the metrics of lists as of the events' times. Collective."""
@@ -335,9 +337,8 @@ class LinkPrediction(Task):
             recall = metric_names(self.list_length)[1]
             return {name: value for name, value in items.popularity_figures().items() if name.endswith(recall)}
         if (links := links_of(worker.rows)).at_own_times:
-            figures = self._figures_of_rules(worker, links)
-            best = {split: [figures.get(f"{split}_{rule}_mrr", 0.0) for rule in RULES] for split in self.splits}
-            return {f"{split}_mrr": max(values) for split, values in best.items()}
+            figure = self._figures_of_rules(worker, links).get
+            return {f"{split}_mrr": max(figure(f"{split}_{rule}_mrr", 0.0) for rule in RULES) for split in self.splits}
         return {f"{split}_roc_auc": 0.5 for split in self.splits}
 
     def _figures_of_rules(self, worker: Worker, links: Links) -> dict[str, float]:
@@ -348,20 +349,18 @@ class LinkPrediction(Task):
 
     def score_warnings(self, metrics: Mapping[str, float]) -> list[str]:
         tied_splits = [split for split in self.splits if _are_tied(split, metrics, self.eval_negatives)]
-        if not tied_splits:
-            return []
         return [
             (
-                f"task=link_prediction: the scores of all pairs are equal, with an edge or without ({tied_splits[-1]}_roc_auc=0.500), so "
+                f"task=link_prediction: the scores of all pairs are equal, with an edge or without ({split}_roc_auc=0.500), so "
                 "the metrics are meaningless: use a smaller trainer.lr, more epochs or another model"
             )
+            for split in tied_splits[-1:]
         ]
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:  # [num_test, 3] float64
         """Returns the test edges' source, destination and score."""
-        links = links_of(worker.rows)
-        local_scores = held_out_scores(self.score, outputs, worker, replace(links, eval_negatives=0), "test")
-        parts = worker.comm.gather(local_scores)
+        links = replace(links_of(worker.rows), eval_negatives=0)
+        parts = worker.comm.gather(held_out_scores(self.score, outputs, worker, links, "test"))
         if not parts:
             return None
         scores = interleave(parts, len(links.test))

@@ -22,6 +22,7 @@ from gnnkit.task import labelled_edges
 from gnnkit.task.evaluation import timed
 from gnnkit.task.evaluation.timed import TimedEvaluation
 from gnnkit.training import chance
+from gnnkit.training.module import TrainingModule
 from gnnkit.utils.checks import Array
 from tests.cases import exhaustive
 from tests.runs import BARE
@@ -252,6 +253,30 @@ def test_other_jobs_draw_the_same(train: Callable[..., Result], tmp_path: Path) 
     train(reported(), trainer={"max_epochs": 1}, output=half)
     resumed = train(reported(), write=["logits"], trainer={"resume": half}, output=str(tmp_path / "resumed"))
     np.testing.assert_array_equal(logits(resumed), rows)
+
+
+@pytest.mark.parametrize("place", ["shared", *OTHERS])
+def test_a_run_resumed_within_an_epoch_has_the_same_bits(
+    place: str, train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"place": place, "workers": 2, "write": ["logits"]}
+    expected = logits(train(reported(), **options))
+    steps, step = list[int](), TrainingModule.training_step
+
+    def break_off(module: TrainingModule, batch: Any, batch_idx: int) -> Any:
+        steps.append(module.current_epoch)
+        if len(steps) > 2 * 4:
+            raise RuntimeError("lost in the second epoch")
+        return step(module, batch, batch_idx)
+
+    half = str(tmp_path / "half")
+    monkeypatch.setattr(TrainingModule, "training_step", break_off)
+    with pytest.raises(RuntimeError, match="lost in the second epoch"):
+        train(reported(), trainer={"checkpoint_every_n_steps": 1}, output=half, **options)
+    monkeypatch.setattr(TrainingModule, "training_step", step)
+    assert steps.count(1) > 1, "an epoch has three steps on each of two workers"
+    resumed = train(reported(), trainer={"resume": half, "checkpoint_every_n_steps": 1}, **options)
+    np.testing.assert_array_equal(logits(resumed), expected)
 
 
 def test_outputs_at_a_time_are_not_computed_on_all_edges(train: Callable[..., Result], tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from gnnkit.graph import Graph, Relation
 from gnnkit.graph.times import ALWAYS
 from gnnkit.result.result import Result
 from gnnkit.sampler import NeighborSampler
+from gnnkit.task.event_ranking import EventRanking
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.utils.checks import Array
 from tests.cases import exhaustive
@@ -148,6 +149,25 @@ def purchases(later: Array | None = None, time: int = 0) -> Graph:
     }
     graph = Graph.from_edges(edges[:, 0], edges[:, 1], users + items, **fields)
     return graph.split_by_time(borders=[80, time] if len(later) else [60, 80])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("monitor", ["val_recall_4", exhaustive("val_popularity_full_mrr"), "val_mrr"])
+def test_lists_are_measured_in_training_if_they_select_the_model(
+    monitor: str, train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, measure = list[tuple[str, ...]](), EventRanking.measure
+
+    def noted(ranking: EventRanking, worker: Any, score: Any, splits: Sequence[str]) -> dict[str, float]:
+        measured.append(tuple(splits))
+        return measure(ranking, worker, score, splits)
+
+    monkeypatch.setattr(EventRanking, "measure", noted)
+    options: dict[str, Any] = {"task": {"top_k": 4, "relation": "user-buys-item"}, "trainer": {"monitor": monitor}}
+    run = train(purchases(), model={"name": "rgcn", "hidden": 8}, **options)
+    assert measured == [("val",)] * (0 if monitor == "val_mrr" else 2) + [("val", "test")]
+    assert run["best_value"] == pytest.approx(run[monitor], rel=1e-5)
+    assert run["best_figure"] == monitor
 
 
 @pytest.mark.slow

@@ -173,11 +173,12 @@ def test_lists_are_measured_at_each_events_time_and_written_as_of_the_newest_edg
     runs = {}
     for workers in (1, 3):
         keys = {**KEYS, "task": task, "strategy": {"name": "individual_sample", "batch_size": 30 // workers}}
-        keys |= {"types": "ignore", "inputs": "features"}
+        keys |= {"types": "ignore", "inputs": "features", "trainer": KEYS["trainer"] | {"monitor": "val_full_mrr"}}
         runs[workers] = gnnkit.train(purchases(), folder=tmp_path / str(workers), workers=workers, **keys)
     names = ["val_recall_4", "test_ndcg_4", "test_full_mrr", "test_popularity_recall_4", "test_ranked_events"]
     assert [runs[3][name] for name in names] == pytest.approx([runs[1][name] for name in names], rel=1e-9)
     assert runs[1]["test_ranked_events"] > 5
+    assert runs[1]["best_value"] == pytest.approx(runs[1]["val_full_mrr"], rel=1e-5)
     tables = []
     for workers in (1, 3):
         folder = tmp_path / f"lists_{workers}"
