@@ -17,10 +17,10 @@ from gnnkit.utils.documents import (
     check_regular,
     number,
     parse_json,
-    parse_yaml,
     read_bytes,
     read_json,
     read_object,
+    read_yaml,
 )
 from gnnkit.utils.storage import Array, read_npy
 from gnnkit_report.charts import clipped
@@ -47,6 +47,7 @@ class RunFiles:
     predictions: tuple[int, ...] = ()  # predicted class of each sampled node, or empty
     class_names: tuple[str, ...] = ()  # empty: classes are numbers
     words: list[list[float]] = field(default_factory=list)  # [from][to], or empty
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the configuration, or empty
 
     def number(self, *path: str) -> float | None:
         """Returns a figure from `result.json`, or None if it is not a finite number."""
@@ -56,23 +57,9 @@ class RunFiles:
         return number(node)
 
 
-def settings(run: RunFiles) -> Any:
-    """Returns the configuration as plain data, or None if it cannot be read."""
-    return _parse(run.config)
-
-
-@functools.lru_cache(maxsize=1)  # called several times per page
-def _parse(config: str) -> Any:
-    try:
-        return parse_yaml(config, CONFIG)
-    except UserError:
-        return None
-
-
 def section(run: RunFiles, name: str) -> Mapping[str, Any]:
     """Returns a configuration section, or an empty one."""
-    config = settings(run)
-    values = config.get(name) if isinstance(config, Mapping) else None
+    values = run.settings.get(name)
     return values if isinstance(values, Mapping) else {}
 
 
@@ -104,7 +91,7 @@ def read_run(folder: Path) -> RunFiles:
     decision = read(COORDINATION, read_object, {}).get("decision")
     config = read(CONFIG, read_bytes, b"").decode(errors="replace")
     predictions, words = (read(name, read_npy, np.zeros(0)) for name in (PREDICTIONS, WORDS))
-    names = read(CLASSES, read_json, [])
+    names, settings = read(CLASSES, read_json, []), read(CONFIG, read_yaml, {})
     return RunFiles(
         folder,
         result,
@@ -112,11 +99,12 @@ def read_run(folder: Path) -> RunFiles:
         tuple(epochs[key] for key in sorted(epochs)),
         tuple(evaluations[key] for key in sorted(evaluations)),
         partition,
-        tuple(notes),
+        tuple(dict.fromkeys(notes)),
         decision if isinstance(decision, Mapping) else {},
         _sampled_classes(predictions, partition),
         tuple(clipped(str(name), MAX_NAME) for name in names) if isinstance(names, list) else (),
         matrix(words.tolist()) if words.size <= MAX_WORDS else [],
+        settings if isinstance(settings, Mapping) else {},
     )
 
 
