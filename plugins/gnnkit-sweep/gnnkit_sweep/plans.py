@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gnnkit.errors import UserError
 from gnnkit.task import Task
+from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 from gnnkit_sweep.rows import DONE
 from gnnkit_sweep.runner import JobOutcome
@@ -19,21 +19,6 @@ from gnnkit_sweep.table import judged
 Overrides = tuple[str, ...]  # of one job
 _ALWAYS = ("train_loss", "seconds_per_epoch", "seconds_total", "time_to_accuracy")  # figures of every task
 _LESS_IS_BETTER = ("loss", "seconds", "time_to")
-
-
-@dataclass(frozen=True, slots=True)
-class BestTrial:
-    """The best job of a search."""
-
-    metric: str
-    value: float
-    params: Mapping[str, object]
-
-    @property
-    def record(self) -> Mapping[str, object]:
-        """The content of `optimization_results.yaml`, named as by Hydra's sweeper."""
-        names = ("name", "metric", "best_evaluated_value", "best_evaluated_params")
-        return dict(zip(names, ("optuna", self.metric, self.value, self.params), strict=True))
 
 
 class SweepPlan(ABC):
@@ -55,8 +40,8 @@ class SweepPlan(ABC):
         figure = judged(outcomes, task)
         return figure, task.is_lower_better(figure)
 
-    def best(self) -> BestTrial | None:
-        """Returns the best job of a search."""
+    def best(self) -> Json | None:
+        """Returns a search's best job, in the format of Hydra's sweeper."""
         return None
 
 
@@ -121,12 +106,13 @@ class OptunaSearch(SweepPlan):
     def goal(self, outcomes: Sequence[JobOutcome], task: Task) -> tuple[str, bool]:
         return self.metric, self.direction == "minimize"
 
-    def best(self) -> BestTrial | None:
+    def best(self) -> Json | None:
         done = [trial for trial in self._study.trials if trial.value is not None]
         if not done:
             return None
         best = (min if self.direction == "minimize" else max)(done, key=lambda trial: trial.value)
-        return BestTrial(self.metric, best.value, dict(best.params))
+        names = ("name", "metric", "best_evaluated_value", "best_evaluated_params")
+        return dict(zip(names, ("optuna", self.metric, best.value, dict(best.params)), strict=True))
 
     def _job(self, values: Sequence[tuple[Space, str]]) -> Overrides:
         return (*self._fixed, *(f"{space.key}={value}" for space, value in values))

@@ -97,9 +97,9 @@ class _Sweep:
         self.runner.write()
         lines = [table.shown(outcomes, self.task)]
         if (best := self.plan.best()) is not None:
-            (self.folder / "optimization_results.yaml").write_text(plain_yaml(best.record), encoding="utf-8")
-            values = " ".join(f"{key}={value}" for key, value in best.params.items())
-            lines.append(f"best {best.metric} {best.value:.4g}: {values}")
+            (self.folder / "optimization_results.yaml").write_text(plain_yaml(best), encoding="utf-8")
+            values = " ".join(f"{key}={value}" for key, value in best["best_evaluated_params"].items())
+            lines.append(f"best {best['metric']} {best['best_evaluated_value']:.4g}: {values}")
         if self.page is not None:
             self.page.write(outcomes, is_last=True)
         lines.append(f"{len(done)} of {len(outcomes)} jobs done in {seconds:.1f} s, written to {self.folder}")
