@@ -36,10 +36,8 @@ def models_differ(module: nn.Module, comm: Communicator) -> bool:
     digest = hashlib.blake2b(digest_size=8)
     for tensors in saved_tensors(module):
         for tensor in tensors:
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    digests = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)
-    digests[comm.rank] = int.from_bytes(digest.digest(), "little", signed=True)
-    digests = comm.all_reduce(digests)
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    digests = comm.all_gather(int.from_bytes(digest.digest(), "little", signed=True))
     return bool((digests != digests[0]).any())
 
 

@@ -133,10 +133,8 @@ def traffic(tally: Tally, repetitions: int, worker: Worker) -> TrafficFigures:
         "words_between_processes": sum(far),
         "bytes_sent": tally.bytes_sent,
     }
-    counts = torch.tensor([count // max(repetitions, 1) for count in totals.values()])
-    table = torch.zeros(worker.comm.world_size, len(counts), dtype=torch.int64, device=worker.device)
-    table[worker.comm.rank] = counts
-    columns = dict(zip(totals, worker.comm.all_reduce(table).t().tolist(), strict=True))
+    table = worker.comm.all_gather([count // max(repetitions, 1) for count in totals.values()])
+    columns = dict(zip(totals, table.t().tolist(), strict=True))
     return TrafficFigures(**{name: max(values) for name, values in columns.items()}, per_rank=columns)
 
 
@@ -233,9 +231,7 @@ def _compare_prediction(
 
 def _count_skipped(run: RankRun) -> Skipped:
     """Counts the steps that a rank skipped, and the rollbacks. Collective."""
-    counts = torch.zeros(run.worker.comm.world_size, dtype=torch.int64, device=run.worker.device)
-    counts[run.worker.comm.rank] = run.guard.skipped_steps
-    return Skipped(int(run.worker.comm.all_reduce(counts).max()), run.guard.rollbacks)
+    return Skipped(int(run.worker.comm.all_gather(run.guard.skipped_steps).max()), run.guard.rollbacks)
 
 
 def exactness(run: RankRun) -> Exactness:

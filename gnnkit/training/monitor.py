@@ -86,8 +86,6 @@ class Monitor(BestModel):
 
         It is equal on ranks that hold the same model.
         """
-        rows = torch.zeros(comm.world_size, 2, dtype=torch.float64, device=comm.device)
-        rows[comm.rank] = self.rows
         best = None if math.isinf(self.best) else self.best
         return {
             "name": self.name,
@@ -95,7 +93,7 @@ class Monitor(BestModel):
             "best_epoch": self.best_epoch,
             "first_epoch": self.first_epoch,
             "waited": self.waited,
-            "rows": comm.all_reduce(rows),
+            "rows": comm.all_gather(self.rows, torch.float64),
             "parameters": self.parameters,
         }
 
