@@ -22,6 +22,7 @@ from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import write_rows
 from gnnkit.kernels.products import library
+from gnnkit.launch.phases import warn
 from gnnkit.leader.watch import WorkerState
 from gnnkit.prepare.picture import MAX_RANKS
 from gnnkit.result.figures import (
@@ -296,7 +297,7 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
         _print_line(line)
     for warning in (nothing, single):
         if warning is not None:
-            _print_line(f"gnnkit: warning: {warning}")
+            warn(warning)
     return Verdict(saved_epoch, best, schedule, nothing, single)
 
 
