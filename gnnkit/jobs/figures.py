@@ -46,7 +46,7 @@ from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.task.threshold import HALF
 from gnnkit.training.chance import learned_nothing
-from gnnkit.utils.documents import Json
+from gnnkit.utils.documents import Json, read_or_empty
 from gnnkit.utils.ranges import num_cores
 
 if TYPE_CHECKING:  # programs have figures without importing Lightning
@@ -385,9 +385,6 @@ def device_name(device: torch.device) -> str:
 
 
 def _processor() -> str:
-    try:
-        lines = _CPUS.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
+    lines = read_or_empty(_CPUS).splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine() or "CPU"

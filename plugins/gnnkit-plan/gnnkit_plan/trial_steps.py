@@ -32,6 +32,7 @@ from gnnkit.strategy.on_disk import CACHE_SHARE
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.step import loss_of
 from gnnkit.training.trainer import make_trainer
+from gnnkit.utils.documents import read_or_empty
 from gnnkit.utils.ranges import num_cores
 from gnnkit_plan.alone import Alone, set_row_counts
 from gnnkit_plan.layout import Trial
@@ -154,11 +155,8 @@ class MemoryPeak:
 
 def _status(name: str) -> int:
     """Reads a memory size of this process from the system. 0: unknown."""
-    try:
-        lines = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="ascii").splitlines())
-        return int(lines[name].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return 0
+    lines = dict(line.split(":", 1) for line in read_or_empty(_STATUS).splitlines())
+    return int(lines[name].split()[0]) * 1024 if name in lines else 0
 
 
 def few_steps(

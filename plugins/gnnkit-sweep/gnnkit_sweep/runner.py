@@ -15,7 +15,7 @@ from gnnkit.launch import exits
 from gnnkit.launch.launcher import Jobs, Launcher
 from gnnkit.launch.phases import say
 from gnnkit.task import Task
-from gnnkit.utils.documents import read_object, read_yaml
+from gnnkit.utils.documents import read_object, read_or_empty, read_yaml
 from gnnkit_sweep import table
 from gnnkit_sweep.rows import DONE, SweptRun
 
@@ -156,9 +156,6 @@ def _figures(folder: Path) -> tuple[dict[str, float], str | None]:
 
 
 def _error(log: Path) -> str:
-    try:
-        lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
-    except OSError:
-        return ""
+    lines = [line.strip() for line in read_or_empty(log).splitlines()]
     messages = [line for line in lines if line.startswith("gnnkit: error: ")]
     return (messages or [line for line in lines if line] or [""])[-1].removeprefix("gnnkit: error: ")
