@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +22,8 @@ def drift(module: nn.Module, comm: Communicator) -> float:
     largest = torch.zeros(1, dtype=torch.float64, device=comm.device)
     if rows:
         values = torch.cat(rows)
-        equal = (values == values[0]) | (
-            values.isnan() & values[0].isnan()
-        )  # equal infinities count too, such as those of a mask
+        # Equal infinities count too, such as those of a mask.
+        equal = torch.isclose(values, values[0], rtol=0, atol=0, equal_nan=True)
         largest[0] = torch.where(equal.all(0), 0, values.amax(0) - values.amin(0)).max()
     return float(comm.broadcast(largest, src=0))
 
@@ -34,9 +34,8 @@ def models_differ(module: nn.Module, comm: Communicator) -> bool:
     Covers parameters and saved buffers. Collective, and equal on all ranks.
     """
     digest = hashlib.blake2b(digest_size=8)
-    for tensors in saved_tensors(module):
-        for tensor in tensors:
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    for tensor in itertools.chain(*saved_tensors(module)):
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     digests = comm.all_gather(int.from_bytes(digest.digest(), "little", signed=True))
     return bool((digests != digests[0]).any())
 
@@ -85,8 +84,7 @@ def to_vector(tensors: Iterable[Tensor]) -> Tensor:  # [numbers of all tensors]
 
 
 @torch.no_grad()
-def from_vector(vector: Tensor, tensors: Iterable[Tensor]) -> None:
+def from_vector(vector: Tensor, tensors: Sequence[Tensor]) -> None:
     """Writes a vector from `to_vector` back into the tensors, in place."""
-    into = list(tensors)
-    for tensor, part in zip(into, torch.split(vector, [tensor_out.numel() for tensor_out in into]), strict=True):
+    for tensor, part in zip(tensors, torch.split(vector, [tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(part.view_as(tensor))

@@ -172,9 +172,7 @@ class Communicator(ABC):
         """Returns the JSON value of rank `src` on all ranks."""
         text = json.dumps(value).encode() if self.rank == src else b""
         length = self.broadcast(torch.tensor([len(text)], device=self.device), src=src)
-        buffer = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
-        if self.rank == src:
-            buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+        buffer = torch.frombuffer(bytearray(text.ljust(int(length))), dtype=torch.uint8).to(self.device)
         return json.loads(bytes(self.broadcast(buffer, src=src).tolist()))
 
     def mailbox(self) -> Mailbox:
