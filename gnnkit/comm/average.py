@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from itertools import chain
+import itertools
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,8 @@ def drift(module: nn.Module, comm: Communicator) -> float:
     largest = torch.zeros(1, dtype=torch.float64, device=comm.device)
     if rows:
         values = torch.cat(rows)
-        # Equal infinities, such as those of a mask, count too.
-        equal = (values == values[0]) | (values.isnan() & values[0].isnan())
+        # Equal infinities count too, such as those of a mask.
+        equal = torch.isclose(values, values[0], rtol=0, atol=0, equal_nan=True)
         largest[0] = torch.where(equal.all(0), 0, values.amax(0) - values.amin(0)).max()
     return float(comm.broadcast(largest, src=0))
 
@@ -35,11 +35,10 @@ def models_differ(module: nn.Module, comm: Communicator) -> bool:
     do not count.
     """
     digest = hashlib.blake2b(digest_size=8)
-    for tensor in chain(*saved_tensors(module)):
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    digests = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)
-    digests[comm.rank] = int.from_bytes(digest.digest(), "little", signed=True) | 1  # not 0, as of a lost rank
-    return len(set(comm.all_reduce(digests).tolist()) - {0}) > 1
+    for tensor in itertools.chain(*saved_tensors(module)):
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    digests = comm.all_gather(int.from_bytes(digest.digest(), "little", signed=True) | 1)  # 0 is of a lost rank
+    return len(set(digests.tolist()) - {0}) > 1
 
 
 @torch.no_grad()
@@ -86,8 +85,7 @@ def to_vector(tensors: Iterable[Tensor]) -> Tensor:  # [numbers of all tensors]
 
 
 @torch.no_grad()
-def from_vector(vector: Tensor, tensors: Iterable[Tensor]) -> None:
+def from_vector(vector: Tensor, tensors: Sequence[Tensor]) -> None:
     """Writes a vector from `to_vector` back into the tensors, in place."""
-    into = list(tensors)
-    for tensor, part in zip(into, torch.split(vector, [tensor_out.numel() for tensor_out in into]), strict=True):
+    for tensor, part in zip(tensors, torch.split(vector, [tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(part.view_as(tensor))

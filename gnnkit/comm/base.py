@@ -140,6 +140,18 @@ class Communicator(ABC):
         """
         return 0.0
 
+    def all_gather(self, values: Any, dtype: torch.dtype = torch.int64) -> Tensor:  # [world_size, ...]
+        """Returns the numbers of all ranks.
+
+        Args:
+            values: This rank's numbers, of the same shape on all ranks.
+            dtype: Type of the result. Default: int64.
+        """
+        numbers = torch.as_tensor(values, dtype=dtype, device=self.device)
+        table = numbers.new_zeros(self.world_size, *numbers.shape)
+        table[self.rank] = numbers
+        return self.all_reduce(table)
+
     def gather(self, x: Tensor, *, dst: int = 0) -> list[Tensor]:
         """Returns every rank's `x` on rank `dst`, and an empty list on other ranks.
 
@@ -147,9 +159,7 @@ class Communicator(ABC):
             x: [n, ...], where n may differ between ranks.
             dst: The receiving rank.
         """
-        counts = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
-        counts[self.rank] = len(x)
-        lengths = self.all_reduce(counts).tolist()
+        lengths = self.all_gather(len(x)).tolist()
         is_receiver = self.rank == dst
         rows = self.all_to_all(
             x.contiguous(),
@@ -162,9 +172,7 @@ class Communicator(ABC):
         """Returns the JSON value of rank `src` on all ranks."""
         text = json.dumps(value).encode() if self.rank == src else b""
         length = self.broadcast(torch.tensor([len(text)], device=self.device), src=src)
-        buffer = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
-        if self.rank == src:
-            buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+        buffer = torch.frombuffer(bytearray(text.ljust(int(length))), dtype=torch.uint8).to(self.device)
         return json.loads(bytes(self.broadcast(buffer, src=src).tolist()))
 
     def mailbox(self) -> Mailbox:

@@ -54,10 +54,8 @@ class ProcessGroup(Communicator):
             group = dist.new_group(timeout=deadline)
             assert isinstance(group, dist.ProcessGroup)
             assert dist.group.WORLD is not None
-            for process_group in (
-                group,
-                *([dist.group.WORLD] if device.type == "cpu" else []),
-            ):  # on GPUs, each use of a group takes memory
+            # On GPUs, each use of a group takes memory.
+            for process_group in (group, dist.group.WORLD) if device.type == "cpu" else (group,):
                 prove(process_group, device)
         return cls(group, device, timeout)
 

@@ -277,10 +277,9 @@ def _wait_for_end(
     """
     running, deadline = set(ranks), math.inf
     while running:
+        seconds = None if deadline == math.inf else max(deadline - time.monotonic(), 0)
         try:
-            running.remove(
-                finished_ranks.get(timeout=None if deadline == math.inf else max(deadline - time.monotonic(), 0))
-            )
+            running.remove(finished_ranks.get(timeout=seconds))
         except queue.Empty:
             break
         if failures or len(running) == 1:

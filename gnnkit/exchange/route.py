@@ -259,9 +259,7 @@ class CellExchange:
             peers: The slice ranks in this rank's cell.
         """
         comm = peers.comm
-        counts = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)
-        counts[comm.rank] = num_owned
-        return cls(peers, comm.rank, comm.all_reduce(counts).tolist())
+        return cls(peers, comm.rank, comm.all_gather(num_owned).tolist())
 
     @property
     def num_slices(self) -> int:

@@ -22,6 +22,7 @@ from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import write_rows
 from gnnkit.kernels.products import library
+from gnnkit.launch.phases import warn
 from gnnkit.leader.watch import WorkerState
 from gnnkit.prepare.picture import MAX_RANKS
 from gnnkit.result.figures import (
@@ -45,7 +46,7 @@ from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.task.threshold import HALF
 from gnnkit.training.chance import learned_nothing
-from gnnkit.utils.documents import Json
+from gnnkit.utils.documents import Json, read_or_empty
 from gnnkit.utils.ranges import num_cores
 
 if TYPE_CHECKING:  # programs have figures without importing Lightning
@@ -133,10 +134,8 @@ def traffic(tally: Tally, repetitions: int, worker: Worker) -> TrafficFigures:
         "words_between_processes": sum(far),
         "bytes_sent": tally.bytes_sent,
     }
-    counts = torch.tensor([count // max(repetitions, 1) for count in totals.values()])
-    table = torch.zeros(worker.comm.world_size, len(counts), dtype=torch.int64, device=worker.device)
-    table[worker.comm.rank] = counts
-    columns = dict(zip(totals, worker.comm.all_reduce(table).t().tolist(), strict=True))
+    table = worker.comm.all_gather([count // max(repetitions, 1) for count in totals.values()])
+    columns = dict(zip(totals, table.t().tolist(), strict=True))
     return TrafficFigures(**{name: max(values) for name, values in columns.items()}, per_rank=columns)
 
 
@@ -233,9 +232,7 @@ def _compare_prediction(
 
 def _count_skipped(run: RankRun) -> Skipped:
     """Counts the steps that a rank skipped, and the rollbacks. Collective."""
-    counts = torch.zeros(run.worker.comm.world_size, dtype=torch.int64, device=run.worker.device)
-    counts[run.worker.comm.rank] = run.guard.skipped_steps
-    return Skipped(int(run.worker.comm.all_reduce(counts).max()), run.guard.rollbacks)
+    return Skipped(int(run.worker.comm.all_gather(run.guard.skipped_steps).max()), run.guard.rollbacks)
 
 
 def exactness(run: RankRun) -> Exactness:
@@ -300,7 +297,7 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
         _print_line(line)
     for warning in (nothing, single):
         if warning is not None:
-            _print_line(f"gnnkit: warning: {warning}")
+            warn(warning)
     return Verdict(saved_epoch, best, schedule, nothing, single)
 
 
@@ -388,9 +385,6 @@ def device_name(device: torch.device) -> str:
 
 
 def _processor() -> str:
-    try:
-        lines = _CPUS.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
+    lines = read_or_empty(_CPUS).splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine() or "CPU"

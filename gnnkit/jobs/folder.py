@@ -30,6 +30,7 @@ EARLIER = "earlier"  # prefix of numbered folders with the files that a resumed 
 _CONFIG, _CHECKPOINT, _STEPS = CONFIG_FILE, "checkpoints/last.json", "workers.jsonl"
 _CHECKPOINTS = "checkpoints/last*.json"  # the newest and its predecessors
 _KEPT = (INPUTS, "checkpoints/", "tensorboard/", "wandb/", "mlflow/")  # continued by a resumed run
+_TABLES = ("predictions", "values", "logits", "probabilities", "embeddings", "explained_*")
 # All files that a run writes. A test compares the list with a run that writes
 # everything.
 WRITTEN = (
@@ -39,11 +40,8 @@ WRITTEN = (
     "results.json",  # this and the next one: written by comparisons
     "results.csv",
     "*.safetensors",
-    *(f"{name}.npy" for name in ("predictions", "values", "logits", "probabilities", "embeddings", "node_ids")),
-    *(f"{name}.parquet" for name in ("predictions", "values", "logits", "probabilities", "embeddings")),
-    *(f"{name}.csv" for name in ("predictions", "values", "logits", "probabilities", "embeddings")),
-    "explained_*.csv",
-    "explained_*.parquet",
+    *(f"{name}.{suffix}" for name in _TABLES for suffix in ("npy", "parquet", "csv")),
+    "node_ids.npy",
     "embedding.npy",
     TOP,
     f"{VECTORS}/*.npy",

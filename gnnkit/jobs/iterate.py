@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
         with forbid_writes(program, [nodes.adjacency], **_read(nodes, before)):
             x = program.step(before, nodes)
         rank_state = _state(before, x, time.perf_counter() - start, engine.tally.seconds - seconds_before)
-        states = _gather_states(rank_state, worker)
+        states = [StepState(*row) for row in worker.comm.all_gather(astuple(rank_state), torch.float64).tolist()]
         seconds += rank_state.seconds_compute + rank_state.seconds_exchange
         residual = sum(state.change for state in states) / (sum(state.magnitude for state in states) or 1.0)
         if not math.isfinite(residual):
@@ -155,13 +155,6 @@ def _state(before: Tensor, after: Tensor, seconds: float, seconds_exchange: floa
         rows_per_second=len(after) / seconds,
         memory=peak_memory(after.device),
     )
-
-
-def _gather_states(state: StepState, worker: Worker) -> list[StepState]:
-    """Gathers the states of all ranks. Collective."""
-    table = torch.zeros(worker.comm.world_size, len(fields(state)), dtype=torch.float64)
-    table[worker.comm.rank] = torch.tensor(astuple(state), dtype=torch.float64)
-    return [StepState(*row) for row in worker.comm.all_reduce(table.to(worker.device)).tolist()]
 
 
 class StepLog:

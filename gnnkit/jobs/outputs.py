@@ -125,7 +125,7 @@ def _check_finite(logits: Tensor, worker: Worker, checkpoint: str | None) -> Non
         )
     if count and worker.comm.rank == LEADER:
         hint = "look for features that are not finite (job=verify checks every byte of a store)"
-        print(f"gnnkit: warning: {problem}, so figures may be null: {hint}", file=sys.stderr)
+        warn(f"{problem}, so figures may be null: {hint}")
 
 
 def _columns(name: str, titles: Sequence[str] | None, rows: Array, ids: Array) -> dict[str, Array]:

@@ -25,7 +25,7 @@ from gnnkit.jobs.models import Widths
 from gnnkit.jobs.outputs import EMBEDDING, write_names, write_outputs
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import node_ids
-from gnnkit.launch.phases import say
+from gnnkit.launch.phases import say, warn
 from gnnkit.prepare.inputs import IDS
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.figures import merge
@@ -174,10 +174,9 @@ def _with_new_nodes(table: Array, places: Ids, worker: Worker) -> Array:  # [num
     """Returns the rows of nodes at `places`, with zeros for new nodes."""
     num_new = int((places < 0).sum())
     if num_new and worker.comm.rank == LEADER:
-        print(
-            f"gnnkit: warning: {num_new:,} of {len(places):,} nodes are not in the training data: their learned rows are "
-            "zeros, so their outputs come from their neighbours alone",
-            file=sys.stderr,
+        warn(
+            f"{num_new:,} of {len(places):,} nodes are not in the training data: their learned rows are "
+            "zeros, so their outputs come from their neighbours alone"
         )
     return np.where(places[:, None] < 0, np.zeros((), table.dtype), table[places])
 

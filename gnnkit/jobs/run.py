@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -233,16 +233,10 @@ def decision_of(settings: Settings) -> dict[str, Any] | None:
     """Returns the leader's decision as plain data, or None if nothing was `auto`."""
     if settings.decided is None:
         return None
-    partition, sampler = settings.partition, settings.sampler
+    choices = [settings.strategy, *([] if settings.sampler is None else [settings.sampler])]
     return {
-        "partition": {
-            "nodes": [partition.nodes.name, dict(partition.nodes.arguments)],
-            "grid": partition.grid,
-            "replication": partition.replication,
-            "border": partition.border,
-        },
-        "strategy": [settings.strategy.name, dict(settings.strategy.arguments)],
-        "sampler": None if sampler is None else [sampler.name, dict(sampler.arguments)],
+        "partition": asdict(settings.partition),
+        "choices": [asdict(choice) for choice in choices],
         "decided": dict(settings.decided),
     }
 
@@ -252,12 +246,9 @@ def adopt(settings: Settings, plain: Mapping[str, Any] | None) -> Settings:
     if plain is None:
         return settings
     section = plain["partition"]
-    settings = with_partition(
-        settings, PartitionSettings(**section | {"nodes": Choice("partition", *section["nodes"])})
-    )
-    settings = with_choice(settings, Choice("strategy", *plain["strategy"]))
-    if plain["sampler"] is not None:
-        settings = with_choice(settings, Choice("sampler", *plain["sampler"]))
+    settings = with_partition(settings, PartitionSettings(**section | {"nodes": Choice(**section["nodes"])}))
+    for choice in plain["choices"]:
+        settings = with_choice(settings, Choice(**choice))
     return replace(settings, decided=plain["decided"])
 
 

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from gnnkit.kernels.sums import wide
+from gnnkit.utils.documents import read_or_empty
 
 # Number of rows per oneDNN call. oneDNN compiles a kernel for each number of rows,
 # which takes milliseconds and stays in memory, while batches have any number of rows.
@@ -64,10 +65,7 @@ def disable_torch_function() -> AbstractContextManager[Any]:
 def _is_wide_amd() -> bool:
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    try:
-        return "AuthenticAMD" in _PROCESSOR.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
+    return "AuthenticAMD" in read_or_empty(_PROCESSOR)
 
 
 class _FastProducts(TorchFunctionMode):

@@ -180,8 +180,9 @@ def forks_differentiate() -> bool:
     torch = sys.modules.get("torch")
     if torch is None or not (torch.cuda.is_initialized() or "torch._dynamo" in sys.modules):
         return True
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning)  # about forking a multi-threaded process
+    with warnings.catch_warnings(
+        action="ignore", category=DeprecationWarning
+    ):  # about forking a multi-threaded process
         pid = os.fork()
     if pid == 0:
         signal.alarm(10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -153,15 +154,15 @@ def local_only() -> dict[str, str]:
     return {"GNNKIT_LOCAL": "1", "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback)}
 
 
-def hosts(text: str) -> list[str]:
-    """Expands a SLURM node list such as `node[01-03,7],other`.
+def first_host(text: str) -> str:
+    """Returns the first host of a SLURM node list such as `node[01-03,7],other`.
 
     Raises `UserError` for invalid text.
     """
-    parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
-    if ",".join(parts) != text or not text:
+    match = re.fullmatch(r"((?:[^,\[\]]|\[\d[^\[\]]*\])+)(?:,.*)?", text)
+    if match is None:
         raise UserError(f"SLURM_STEP_NODELIST={text}: expected a list of hosts")
-    return [host for part in parts for host in _expand(part)]
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", match[1])
 
 
 def tasks_per_node(text: str) -> list[int]:
@@ -210,7 +211,7 @@ def _of_slurm(environment: Mapping[str, str]) -> StartedRank | None:
     if node >= len(counts):
         raise UserError(f"SLURM_NODEID={node}: SLURM_STEP_TASKS_PER_NODE has {len(counts)} nodes")
     node_list = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST")
-    host = LOOPBACK if len(counts) == 1 else hosts(node_list)[0] if node_list else None
+    host = LOOPBACK if len(counts) == 1 else first_host(node_list) if node_list else None
     job = f"{environment.get('SLURM_JOB_ID', '0')}.{environment['SLURM_STEP_ID']}"
     return _make_rank(environment, rank, world_size, local_rank, counts[node], host=host, job=job)
 
@@ -239,38 +240,10 @@ def _make_rank(
             f"the environment sets rank {rank} of {world_size}, on this host {local_rank} of {local_world_size}: "
             "each rank must be below the number of ranks"
         )
-    port = _number(environment, "MASTER_PORT") if "MASTER_PORT" in environment else job and _port(job)
+    of_job = None if job is None else _FIRST_PORT + zlib.crc32(job.encode()) % _NUM_PORTS  # the same on all hosts
+    port = _number(environment, "MASTER_PORT") if "MASTER_PORT" in environment else of_job
     address = environment.get("MASTER_ADDR", host)
     return StartedRank(rank, world_size, local_rank, local_world_size, address, port or None, by_torchrun)
-
-
-def _port(job: str) -> int:
-    """Derives a port from a run's name, the same on all hosts."""
-    digits = 0
-    for character in job:
-        digits = (digits * 31 + ord(character)) % _NUM_PORTS
-    return _FIRST_PORT + digits
-
-
-def _expand(part: str) -> list[str]:
-    """Expands the hosts of one part such as `rack[1-2]n[01-03,7]`."""
-    prefix, bracket, remainder = part.partition("[")
-    if not bracket:
-        return [part]
-    inside, _, suffix = remainder.partition("]")
-    return [f"{prefix}{number}{end}" for number in _numbers(inside, part) for end in _expand(suffix)]
-
-
-def _numbers(text: str, part: str) -> list[str]:
-    """Expands the numbers of `01-03,7`, keeping leading zeros."""
-    numbers: list[str] = []
-    for item in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", item)
-        if match is None:
-            raise UserError(f"SLURM_STEP_NODELIST: {part} is not a range of hosts")
-        first, last = match[1], match[2] or match[1]
-        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
-    return numbers
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

@@ -127,8 +127,7 @@ class Group:
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # until the child has installed its handlers
         try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", category=DeprecationWarning)  # about forking a multi-threaded process
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # about forking threads
                 for child in self._children:
                     if not self._cancelled:
                         _start(child)

@@ -79,8 +79,9 @@ def _start(work: Callable[[int], int], number: int, log: Path) -> _Running:
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning)  # about forking a multi-threaded process
+    with warnings.catch_warnings(
+        action="ignore", category=DeprecationWarning
+    ):  # about forking a multi-threaded process
         pid = os.fork()
     if pid == 0:
         _become(work, number, log, writer)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gnnkit.launch.progress import Board
+from gnnkit.utils.documents import read_or_empty
 
 LEAST = 10.0  # minimum patience in seconds
 MEDIANS = 20  # patience in median intervals between reports
@@ -202,15 +203,9 @@ def _stat(pid: int) -> list[Any]:
 
 def _fields(file: Path) -> list[Any]:
     """Returns the fields of a file such as /proc/PID/stat from the third on."""
-    try:
-        return file.read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+    return read_or_empty(file).rpartition(")")[2].split()
 
 
 def _children(pid: int) -> Iterator[int]:
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            yield from map(int, file.read_text().split())
-        except OSError:  # the thread has ended
-            continue
+        yield from map(int, read_or_empty(file).split())  # empty: the thread has ended

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,6 +26,9 @@ class ModelCopies(Protocol):
 
     def put_back(self, snapshot: dict[str, Tensor]) -> None:
         """Restores a `snapshot`."""
+
+
+_SAVED = ("best_epoch", "first_epoch", "waited", "parameters")  # attributes in checkpoints, besides `best`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +101,17 @@ class BestModel:
             )
             if trainer.is_global_zero:
                 print(self.stopped, file=sys.stderr, flush=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state for a checkpoint."""
+        best = None if math.isinf(self.best) else self.best
+        return {"name": self.name, "best": best, **{name: getattr(self, name) for name in _SAVED}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the state of a run with the same metric."""
+        self.best = -math.inf if state["best"] is None else state["best"]
+        for name in _SAVED:
+            setattr(self, name, state[name])
 
     @property
     def best_so_far(self) -> Best | None:

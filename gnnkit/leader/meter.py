@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.futures import Future, collect_all
 from torch.nn.parallel import DistributedDataParallel
 
+from gnnkit.utils.documents import read_or_empty
+
 _SCHEDULED = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds running, nanoseconds queued, time slices
 
 
 def seconds_queued() -> float:
     """Returns the seconds that this thread has waited for a processor, 0 if unknown."""
-    try:
-        return int(_SCHEDULED.read_text().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
+    fields = read_or_empty(_SCHEDULED).split()
+    return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
 
 
 class SyncMeter:

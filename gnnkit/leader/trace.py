@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gnnkit.comm import LEADER, Mailbox, PeerLost
-from gnnkit.utils.documents import Json
+from gnnkit.utils.documents import Json, read_or_empty
 from gnnkit.utils.spans import LIMIT, Span, Spans
 from gnnkit.utils.storage import write_atomically
 
@@ -23,7 +23,7 @@ _BLOCKING = ("exchange", "sync", "wait")  # tracks that are not compute time
 _ORDER = (STEP, COMPUTE, *_BLOCKING)  # order of the first tracks
 _PINGS = 5
 _ASK, _ANSWER, _SPANS = "trace-clock", "trace-answer", "trace-spans"
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")  # equal for processes with the same clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def gather(spans: Spans, mailbox: Mailbox, world_size: int, timeout: float) -> l
 def _send_spans(spans: Spans, mailbox: Mailbox, timeout: float) -> None:
     for _ in range(_PINGS):
         mailbox.take(_ASK, src=LEADER, timeout=timeout)
-        mailbox.put(LEADER, _ANSWER, {"clock": time.perf_counter(), "machine": _clock_id()})
+        mailbox.put(LEADER, _ANSWER, {"clock": time.perf_counter(), "machine": read_or_empty(_BOOT)})
     names = list(dict.fromkeys((track, name) for track, name, _, _ in spans.kept))
     place = {pair: index for index, pair in enumerate(names)}
     kinds = torch.tensor([place[track, name] for track, name, _, _ in spans.kept], dtype=torch.int64)
@@ -82,20 +82,12 @@ def _receive_spans(rank: int, mailbox: Mailbox, timeout: float) -> Track:
         fields = mailbox.take(_ANSWER, src=rank, timeout=timeout).fields
         received_at = time.perf_counter()
         answers.append((received_at - sent_at, fields["clock"] - (sent_at + received_at) / 2))
-    offset = 0.0 if fields["machine"] == _clock_id() else min(answers)[1]
+    offset = 0.0 if fields["machine"] == read_or_empty(_BOOT) else min(answers)[1]
     message = mailbox.take(_SPANS, src=rank, timeout=timeout)
     kinds, times = message.tensors["kinds"].tolist(), (message.tensors["times"] - offset).tolist()
     names = message.fields["names"]
     spans = [(*names[kind], begin, end) for kind, (begin, end) in zip(kinds, times, strict=True)]
     return Track(rank, spans, message.fields["dropped"], offset)
-
-
-def _clock_id() -> str:
-    """Returns an id that is equal for processes with the same clock."""
-    try:
-        return _BOOT.read_text(encoding="ascii")
-    except OSError:
-        return ""
 
 
 def save(tracks: Sequence[Track], folder: Path) -> None:

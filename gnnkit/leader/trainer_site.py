@@ -157,23 +157,11 @@ class TrainerSite(LeaderSite):
         self._mailbox = self._comm = None
 
     def state_dict(self) -> dict[str, Any]:
-        rule = self.rule
-        if rule is None or rule.parameters is None:
-            return {}
-        return {
-            "monitor": rule.name,
-            "best": rule.best,
-            "best_epoch": rule.best_epoch,
-            "first_epoch": rule.first_epoch,
-            "waited": rule.waited,
-            "parameters": rule.parameters,
-        }
+        return {} if self.rule is None or self.rule.parameters is None else self.rule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        rule = self.rule
-        if rule is not None and state.get("monitor") == rule.name:
-            rule.best, rule.best_epoch, rule.waited = state["best"], state["best_epoch"], state["waited"]
-            rule.first_epoch, rule.parameters = state.get("first_epoch", rule.best_epoch), state["parameters"]
+        if self.rule is not None and state.get("name") == self.rule.name:
+            self.rule.load_state_dict(state)
 
 
 def _open_watch(trainer: L.Trainer, folder: Path | None) -> Watch:

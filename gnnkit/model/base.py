@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn import Parameter
 from gnnkit.engine import Adjacency
 from gnnkit.model.plain import takes_edges
 from gnnkit.nn import BatchNorm, LayerNorm, call
-from gnnkit.utils.ranges import MAX_LAYERS, one_of, share, whole
+from gnnkit.utils.ranges import MAX_LAYERS, MAX_WIDTH, one_of, share, switch, whole
 
 Norm = Literal["none", "batch", "layer"]
 _NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": BatchNorm, "layer": LayerNorm}
@@ -135,6 +136,48 @@ class ConvModel(GraphModel):
     def activate(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, f]
         """Applies the activation and dropout, before every other convolution."""
         return adjacency.relu_dropout(x, self.dropout, training=self.training)
+
+
+class ConvStack(ConvModel):
+    """Convolutions from in_features to num_classes, with equal hidden widths."""
+
+    first_reads_hidden = False  # True: the first product of `convs[0]` has `hidden` columns even in a single layer
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        hidden: int = 64,
+        num_layers: int = 2,
+        dropout: float = 0.5,
+        norm: Norm = "none",
+        skip: bool = False,
+    ) -> None:
+        """Creates the layers.
+
+        Args:
+            in_features: Number of input features.
+            num_classes: Number of outputs.
+            hidden: Number of hidden features.
+            num_layers: Number of convolutions.
+            dropout: Dropout probability of layer inputs, in [0, 1).
+            norm: Normalisation between convolutions: "none", "batch" over all nodes of
+                a step, or "layer" over a node's features.
+            skip: Whether a perceptron of the node's own input row, with one hidden
+                layer, is added to the outputs.
+        """
+        whole("model.hidden", hidden, 1, MAX_WIDTH)
+        super().__init__(num_layers, dropout, norm, hidden)
+        widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
+        width = hidden if self.first_reads_hidden else widths[1]
+        self.reads_sparse = self.reads_sparse and width < in_features
+        self.convs = nn.ModuleList(self.make_conv(a, hidden, b) for a, b in pairwise(widths))
+        if switch("model.skip", skip):
+            self.skip_input(in_features, hidden, num_classes)
+
+    @abstractmethod
+    def make_conv(self, in_features: int, hidden: int, out_features: int) -> nn.Module:
+        """Creates one convolution."""
 
 
 def attention_dropout(dropout: float | None, *, embeds: bool) -> float:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
 from gnnkit.engine import Adjacency
-from gnnkit.model.base import ConvModel, Norm
-from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
+from gnnkit.model.base import ConvStack
 
 
 class GCNConv(nn.Module):
@@ -33,7 +31,7 @@ class GCNConv(nn.Module):
         return torch.addmm(self.bias, adjacency.aggregate_normalized(x), self.weight)
 
 
-class GCN(ConvModel):
+class GCN(ConvStack):
     """The graph convolutional network (Kipf & Welling, ICLR 2017).
 
     Directed graphs are normalised by the source's out-degree and the destination's
@@ -45,36 +43,8 @@ class GCN(ConvModel):
     reads_sparse = True
     default_weight_decay = 5e-4
 
-    def __init__(
-        self,
-        in_features: int,
-        num_classes: int,
-        hidden: int = 64,
-        num_layers: int = 2,
-        dropout: float = 0.5,
-        norm: Norm = "none",
-        skip: bool = False,
-    ) -> None:
-        """Creates the layers.
-
-        Args:
-            in_features: Number of input features.
-            num_classes: Number of outputs.
-            hidden: Number of hidden features.
-            num_layers: Number of convolutions.
-            dropout: Dropout probability of layer inputs, in [0, 1).
-            norm: Normalisation between convolutions: "none", "batch" over all nodes of
-                a step, or "layer" over a node's features.
-            skip: Whether a perceptron of the node's own input row, with one hidden
-                layer, is added to the outputs.
-        """
-        whole("model.hidden", hidden, 1, MAX_WIDTH)
-        super().__init__(num_layers, dropout, norm, hidden)
-        widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
-        self.reads_sparse = widths[1] < in_features
-        self.convs = nn.ModuleList(GCNConv(a, b) for a, b in pairwise(widths))
-        if switch("model.skip", skip):
-            self.skip_input(in_features, hidden, num_classes)
+    def make_conv(self, in_features: int, hidden: int, out_features: int) -> nn.Module:
+        return GCNConv(in_features, out_features)
 
     def decayed_parameters(self) -> Iterable[Parameter]:
         return [*self.convs[0].parameters(), *self.skip.parameters()]

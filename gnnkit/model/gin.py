@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.model.base import ConvModel, Norm
-from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
+from gnnkit.model.base import ConvStack, Norm
 
 
 class GINConv(nn.Module):
@@ -54,7 +51,7 @@ class GINEConv(nn.Module):
         return out
 
 
-class GIN(ConvModel):
+class GIN(ConvStack):
     """The graph isomorphism network (Xu et al., ICLR 2019).
 
     Its MLPs have one hidden layer. With `norm="batch"`, rows are normalised between
@@ -62,40 +59,9 @@ class GIN(ConvModel):
     """
 
     reads_sparse = True
-
-    def __init__(
-        self,
-        in_features: int,
-        num_classes: int,
-        hidden: int = 64,
-        num_layers: int = 2,
-        dropout: float = 0.5,
-        norm: Norm = "none",
-        skip: bool = False,
-    ) -> None:
-        """Creates the layers.
-
-        Args:
-            in_features: Number of input features.
-            num_classes: Number of outputs.
-            hidden: Number of hidden features, also of each layer's MLP.
-            num_layers: Number of convolutions.
-            dropout: Dropout probability of layer inputs, in [0, 1).
-            norm: Normalisation between convolutions: "none", "batch" over all nodes of
-                a step, or "layer" over a node's features.
-            skip: Whether a perceptron of the node's own input row, with one hidden
-                layer, is added to the outputs.
-        """
-        whole("model.hidden", hidden, 1, MAX_WIDTH)
-        super().__init__(num_layers, dropout, norm, hidden)
-        self.reads_sparse = self.reads_sparse and hidden < in_features
-        widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
-        self.convs = nn.ModuleList(self.make_conv(a, hidden, b) for a, b in pairwise(widths))
-        if switch("model.skip", skip):
-            self.skip_input(in_features, hidden, num_classes)
+    first_reads_hidden = True
 
     def make_conv(self, in_features: int, hidden: int, out_features: int) -> nn.Module:
-        """Creates one layer."""
         return GINConv(in_features, hidden, out_features)
 
 

@@ -57,8 +57,6 @@ class _Length:
         if not isinstance(index, Tensor) or keys.get(_LENGTH) is not None:
             return args, keys
         rows = index.detach().as_subclass(Tensor)
-        lengths = torch.zeros(self._comm.world_size, dtype=torch.int64, device=rows.device)
-        if len(rows):
-            lengths[self._comm.rank] = torch.bincount(rows).max()
+        longest = torch.bincount(rows).max() if len(rows) else 0
         extra = int(type(part).__name__ == "PatchTransformerAggregation")  # it adds 1 itself, before it rounds down
-        return args, {**keys, _LENGTH: int(self._comm.all_reduce(lengths).max()) + extra}
+        return args, {**keys, _LENGTH: int(self._comm.all_gather(longest).max()) + extra}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
@@ -10,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
-from gnnkit.model.base import ConvModel, Norm
-from gnnkit.utils.ranges import MAX_WIDTH, one_of, switch, whole
+from gnnkit.model.base import ConvStack, Norm
+from gnnkit.utils.ranges import one_of
 
 Aggregator = Literal["mean", "max", "none"]
 
@@ -58,7 +57,7 @@ class SAGEConv(nn.Module):
         return z + self.own.bias.to(z.dtype)
 
 
-class GraphSAGE(ConvModel):
+class GraphSAGE(ConvStack):
     """GraphSAGE (Hamilton, Ying & Leskovec, NeurIPS 2017).
 
     Aggregates by mean or maximum. Suits graphs whose nodes differ from their
@@ -94,15 +93,13 @@ class GraphSAGE(ConvModel):
             skip: Whether a perceptron of the node's own input row, with one hidden
                 layer, is added to the outputs.
         """
-        whole("model.hidden", hidden, 1, MAX_WIDTH)
-        super().__init__(num_layers, dropout, norm, hidden)
-        one_of("model.aggregator", aggregator, get_args(Aggregator))
-        widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
-        self.reads_sparse = aggregator != "max" and widths[1] < in_features
-        self.convs = nn.ModuleList(SAGEConv(a, b, aggregator) for a, b in pairwise(widths))
+        self.aggregator = one_of("model.aggregator", aggregator, get_args(Aggregator))
+        super().__init__(in_features, num_classes, hidden, num_layers, dropout, norm, skip)
+        self.reads_sparse = self.reads_sparse and aggregator != "max"
         self.convs[0].dropout = self.dropout  # type: ignore[assignment]
-        if switch("model.skip", skip):
-            self.skip_input(in_features, hidden, num_classes)
+
+    def make_conv(self, in_features: int, hidden: int, out_features: int) -> nn.Module:
+        return SAGEConv(in_features, out_features, self.aggregator)
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         return x  # the first convolution applies dropout itself

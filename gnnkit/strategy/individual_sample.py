@@ -214,9 +214,7 @@ class CacheHits:
 
     def add(self, batches: FetchedBatches) -> None:
         """Ends an epoch. Collective."""
-        counts = torch.zeros_like(self._counts)
-        counts[:, self._comm.rank] = torch.tensor([batches.hits, batches.fetched_rows])
-        self._counts, self._width = self._comm.all_reduce(counts), batches.rows.width
+        self._counts, self._width = self._comm.all_gather([batches.hits, batches.fetched_rows]).T, batches.rows.width
         self._epochs += 1
 
     def figures(self) -> dict[str, list[float]]:

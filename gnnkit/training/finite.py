@@ -197,9 +197,7 @@ class Guard(Callback):
         if self.checkpoints is not None:
             self.checkpoints.wait()  # on the leader, and thus before any rank reads
         comm = module.worker.comm
-        rows = torch.zeros(comm.world_size, 4, dtype=torch.int64, device=module.worker.device)
-        rows[comm.rank] = torch.tensor(own_place.row())
-        places = [_Place(*row) for row in comm.all_reduce(rows).tolist()]
+        places = [_Place(*row) for row in comm.all_gather(own_place.row()).tolist()]
         bad_places = [(rank, place) for rank, place in enumerate(places) if place.place]
         last: str = comm.share(str(self.last or ""))  # hosts that see different folders make the same decision
         if self.on_nan != "rollback" or self.rollbacks == 3 or not last:

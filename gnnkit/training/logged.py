@@ -186,10 +186,7 @@ class UserLog:
 
     def _reduce(self, entry: LoggedValue) -> LoggedValue:
         """Reduces a value over all ranks. Collective."""
-        worker = self._module.worker
-        table = torch.zeros(worker.comm.world_size, 2, dtype=torch.float64, device=worker.device)
-        table[worker.comm.rank] = torch.tensor([entry.value, entry.weight], dtype=torch.float64)
-        rows = worker.comm.all_reduce(table).tolist()
+        rows = self._module.worker.comm.all_gather([entry.value, entry.weight], torch.float64).tolist()
         first, *other_entries = (replace(entry, value=value, weight=weight) for value, weight in rows)
         return first.merge(other_entries)
 

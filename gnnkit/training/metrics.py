@@ -43,9 +43,7 @@ def gather_everywhere(comm: Communicator, x: Tensor, group: Any = None) -> list[
         group: torchmetrics' process group, unused.
     """
     rows = x.detach().reshape(1) if x.ndim == 0 else x.detach()
-    counts = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)
-    counts[comm.rank] = len(rows)
-    lengths: list[int] = comm.all_reduce(counts).tolist()
+    lengths: list[int] = comm.all_gather(len(rows)).tolist()
     copies = torch.cat([rows.to(comm.device)] * comm.world_size)
     all_rows = comm.all_to_all(copies, [len(rows)] * comm.world_size, lengths).to(x.device)
     parts = torch.split(all_rows, lengths)

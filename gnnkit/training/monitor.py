@@ -86,18 +86,7 @@ class Monitor(BestModel):
 
         It is equal on ranks that hold the same model.
         """
-        rows = torch.zeros(comm.world_size, 2, dtype=torch.float64, device=comm.device)
-        rows[comm.rank] = self.rows
-        best = None if math.isinf(self.best) else self.best
-        return {
-            "name": self.name,
-            "best": best,
-            "best_epoch": self.best_epoch,
-            "first_epoch": self.first_epoch,
-            "waited": self.waited,
-            "rows": comm.all_reduce(rows),
-            "parameters": self.parameters,
-        }
+        return self.state_dict() | {"rows": comm.all_gather(self.rows, torch.float64)}
 
     def restore(self, state: dict[str, Any] | None, rank: int) -> None:
         """Restores the state of a run with the same rule.
@@ -108,9 +97,7 @@ class Monitor(BestModel):
         """
         if state is None or state["name"] != self.name:
             return
-        self.best = -math.inf if state["best"] is None else state["best"]
-        self.best_epoch, self.waited, self.parameters = state["best_epoch"], state["waited"], state["parameters"]
-        self.first_epoch = state.get("first_epoch", self.best_epoch)  # earlier checkpoints have none
+        self.load_state_dict(state)
         rows: Tensor = state["rows"]
         if rank < len(rows):  # within an epoch, the number of workers is unchanged
             self.rows = rows[rank].clone()

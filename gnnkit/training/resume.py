@@ -272,9 +272,7 @@ class Resume(Callback):
 
     def _check_alike(self, worker: Worker) -> None:
         """Raises `UserError` if hosts see different run folders. Collective."""
-        steps = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
-        steps[worker.comm.rank] = self.saved["global_step"]
-        steps = worker.comm.all_reduce(steps)
+        steps = worker.comm.all_gather(self.saved["global_step"])
         ranks = torch.nonzero(steps != steps[0]).flatten().tolist()
         if ranks:
             raise UserError(

@@ -111,9 +111,7 @@ class Checkpoints:
             leader_state: Further data written by the leader.
             packed_state: [num_bytes] uint8. This rank's state, empty on the leader.
         """
-        sizes = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)
-        sizes[comm.rank] = len(packed_state)
-        lengths: list[int] = comm.all_reduce(sizes).tolist()
+        lengths: list[int] = comm.all_gather(len(packed_state)).tolist()
         pieces = Pieces(max(lengths))
         if comm.rank == 0:
             self._thread.begin(lambda: self._write(leader_state, lengths, pieces))

@@ -60,6 +60,14 @@ def read_bytes(path: Path, limit: int = MAX_JSON, name: str = "") -> bytes:
     return content
 
 
+def read_or_empty(path: Path) -> str:
+    """Reads a text file, such as one of the system. "" if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def read_json(path: Path, name: str = "", limit: int = MAX_JSON) -> Any:
     """Reads a JSON file. Takes the arguments of `read_bytes`."""
     return parse_json(read_bytes(path, limit, name), name or str(path))

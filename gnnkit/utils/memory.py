@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gnnkit.errors import UserError
+from gnnkit.utils.documents import read_or_empty
 
 _MEMORY = Path("/proc/meminfo")
 _JOINED = Path("/proc/self/cgroup")  # lines "number:controllers:/path", one per control group of this process
@@ -57,10 +58,7 @@ def check_memory(setting: str, num_bytes: float) -> None:
 
 def _groups() -> Iterator[Path]:
     """Yields the folders of this process's control groups, and their parents."""
-    lines: list[str] = []
-    with suppress(OSError):
-        lines = _JOINED.read_text(encoding="utf-8").splitlines()
-    for line in ["0::/", "1:memory:/", *lines]:  # the roots are a container's own groups
+    for line in ["0::/", "1:memory:/", *read_or_empty(_JOINED).splitlines()]:  # the roots are a container's own groups
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
             continue

@@ -147,7 +147,7 @@ class Leader:
     def __init__(self) -> None:
         self.sizes, self.gathers, self.fails = [0, 40, 100], 0, lambda: None
 
-    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+    def all_gather(self, values: int) -> torch.Tensor:
         self.left = [torch.full((size,), rank, dtype=torch.uint8) for rank, size in enumerate(self.sizes)]
         return torch.tensor(self.sizes)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from gnnkit.comm import Communicator
 from gnnkit.graph import CSC, Features, SparseFeatures
@@ -28,9 +27,8 @@ def fields(features: Features, comm: Communicator) -> list[tuple[Any, ...]]:
     """
     if not isinstance(features, SparseFeatures):
         return []
-    longest = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)
-    longest[comm.rank] = int(np.diff(features.csr.indptr).max(initial=0))
-    max_length, width = int(comm.all_reduce(longest).max()), features.shape[1]
+    longest = comm.all_gather(np.diff(features.csr.indptr).max(initial=0))
+    max_length, width = int(longest.max()), features.shape[1]
     if max_length * (np.dtype(np.int32).itemsize + features.dtype.itemsize) >= width * features.dtype.itemsize:
         return []
     return [(COLUMNS, np.int32, (max_length,)), (VALUES, features.dtype, (max_length,))]

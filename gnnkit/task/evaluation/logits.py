@@ -277,9 +277,7 @@ def alike(chunk_rows: list[Ids], worker: Worker) -> list[Ids]:
 
     Owners send each chunk's rows to all ranks at once.
     """
-    counts = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
-    counts[worker.comm.rank] = len(chunk_rows)
-    num_missing = int(worker.comm.all_reduce(counts).max()) - len(chunk_rows)
+    num_missing = int(worker.comm.all_gather(len(chunk_rows)).max()) - len(chunk_rows)
     return chunk_rows + [np.zeros(0, np.int64)] * num_missing
 
 

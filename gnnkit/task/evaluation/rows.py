@@ -47,9 +47,7 @@ def columns_by_row(
     """
     comm, shares = worker.comm, column_shares(rows.shape[1], worker.comm.world_size)
     firsts, row_ids = np.cumsum(shares) - shares, _as_tensor(ids, worker)
-    lengths = row_ids.new_zeros(comm.world_size)
-    lengths[comm.rank] = len(row_ids)
-    counts = comm.all_reduce(lengths).tolist()
+    counts = comm.all_gather(len(row_ids)).tolist()
     nodes = comm.all_to_all(row_ids.repeat(comm.world_size), [len(row_ids)] * comm.world_size, counts)
     for index in range(shares[0]):
         takes = shares > index  # [world_size] whether a rank takes a column in this round

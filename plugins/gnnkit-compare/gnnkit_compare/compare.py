@@ -95,7 +95,7 @@ class _Comparison:
     def _run(self, scheme: Scheme, seed: int) -> None:
         order = replace(self.orders[scheme.name, seed], folder=self.folder / f"{scheme.stem}-seed{seed}")
         values = {_SCHEME: scheme.name, SEED: str(seed)}
-        job = SweepJob(len(self.runner.outcomes), order, values, [*order.options, *order.overrides])
+        job = SweepJob(len(self.runner.runs), order, values, [*order.options, *order.overrides])
         if scheme.name in self.refused:
             self.runner.refuse(job, self.refused[scheme.name])
         else:
@@ -103,33 +103,33 @@ class _Comparison:
 
     def _table(self) -> SchemeTable:
         rows = []
-        for scheme in self.schemes:
-            outcomes = [outcome for outcome in self.runner.outcomes if outcome.job.swept[_SCHEME] == scheme.name]
-            runs = [SchemeRun.read(outcome.job.folder, self.task) for outcome in outcomes if outcome.status == DONE]
-            failure = next((outcome for outcome in outcomes if outcome.status != DONE), None)
-            error = "" if failure is None else f"{failure.status} {failure.error}".strip()
+        for index, scheme in enumerate(self.schemes):
+            members = self.runner.runs[index :: len(self.schemes)]
+            runs = [SchemeRun.read(run.folder, self.task) for run in members if run.status == DONE]
+            failure = next((run for run in members if run.status != DONE), None)
+            error = "" if failure is None else f"{failure.status} {failure.remark}".strip()
             rows.append(SchemeRow(scheme.name, runs, error))
         return SchemeTable(rows, self.task)
 
     def _result(self, table: SchemeTable, seconds: float) -> Result:
-        outcomes, done = self.runner.outcomes, self.runner.done
+        num_runs, done = len(self.runner.runs), self.runner.done
         figures = {
             "figure": table.figure,
             "target": table.target,
             "ways": table.figures(),
             "seeds": self.seeds,
             "summary": table.sentence(),
-            "failed": len(outcomes) - len(done),
+            "failed": num_runs - len(done),
             "seconds_total": seconds,
             "command": self.order.command(self.order.overrides),
         }
-        counts = f"{len(done)} of {len(outcomes)} runs done in {seconds:.1f} s, written to {self.folder}"
+        counts = f"{len(done)} of {num_runs} runs done in {seconds:.1f} s, written to {self.folder}"
         result = Result("compare", figures, f"{_format_table(table)}\n{counts}", self.folder)
         result.save(self.folder)
         if self.order.settings.draws_report:
             with as_a_warning():
-                runs = [read_run(outcome.job.folder) for outcome in done[:MAX_RUNS]]
-                schemes = [outcome.job.swept[_SCHEME] for outcome in done[:MAX_RUNS]]
+                runs = [read_run(run.folder) for run in done[:MAX_RUNS]]
+                schemes = [self.schemes[run.number % len(self.schemes)].name for run in done[:MAX_RUNS]]
                 write_comparison(runs, self.folder, schemes, table.table(), table.sentence())
         say(result.table())
         return result

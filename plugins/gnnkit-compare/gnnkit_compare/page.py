@@ -31,9 +31,10 @@ from gnnkit_report.charts import (
 )
 from gnnkit_report.drawing import WIDTH, Figure, Point, colour, dot, strokes
 from gnnkit_report.page import Cell, PageTable, format_value, save, save_text_tables
-from gnnkit_report.run import RunFiles, settings
+from gnnkit_report.run import RunFiles
 from gnnkit_report.run_page import SETTINGS
 
+from gnnkit.config import leaves
 from gnnkit.result.folder import REPORT
 from gnnkit.utils.documents import number
 
@@ -161,7 +162,7 @@ def compare(
 
 
 def _groups(runs: Sequence[RunFiles], names: Sequence[str] | None) -> list[RunGroup]:
-    values = [dict(_flat(settings(run))) or _named_settings(run) for run in runs]
+    values = [{key: format_value(value) for key, value in leaves(run.settings)} or _named_settings(run) for run in runs]
     keys: list[Any] = [tuple(sorted((k, v) for k, v in of_run.items() if k not in _OF_A_RUN)) for of_run in values]
     keys = keys if names is None else list(names)
     members: dict[Any, list[int]] = {}
@@ -227,15 +228,6 @@ def _keys_in_command(run: RunFiles) -> list[str]:
 def _named_settings(run: RunFiles) -> dict[str, str]:
     """Returns the settings in `result.json`, for a run without a configuration."""
     return {key: format_value(value) for key, value in run.result.items() if key in _SETTINGS}
-
-
-def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yields keys as in `model.hidden`. A deep node counts as one value."""
-    for key, value in node.items() if isinstance(node, Mapping) else ():
-        if isinstance(value, Mapping) and prefix.count(".") < 4:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", format_value(value)
 
 
 def _figures(groups: Sequence[RunGroup]) -> dict[str, list[str]]:
@@ -310,8 +302,7 @@ def _pages(groups: Sequence[RunGroup], folder: Path, main: str | None) -> PageTa
         for run in group.runs:
             page = run.folder / REPORT
             target = Path(os.path.relpath(page if page.exists() else run.folder, folder)).as_posix()
-            values = settings(run)
-            seed = values.get("seed") if isinstance(values, Mapping) else None
+            seed = run.settings.get("seed")
             figure = None if main is None else run.number(_test_figure(main))
             cells = ("" if number(seed) is None else str(seed), "" if figure is None else format_value(figure))
             rows.append((Cell(run.folder.name or str(run.folder), quote(target)), group.name, *cells))

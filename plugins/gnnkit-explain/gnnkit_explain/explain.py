@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import fields
@@ -15,6 +14,7 @@ from gnnkit.jobs import figures
 from gnnkit.jobs.pages import as_a_warning
 from gnnkit.jobs.predict import TrainedRun, read_learned
 from gnnkit.jobs.rank_job import RankJob
+from gnnkit.launch.phases import warn
 from gnnkit.launch.progress import progress
 from gnnkit.result.figures import merge
 from gnnkit.task import NodeTask
@@ -80,10 +80,9 @@ def _mean(values: Sequence[Fidelity]) -> dict[str, float]:
 
 def _warn(gap: float) -> None:
     if gap > TOLERANCE:
-        print(
-            f"gnnkit: warning: completeness_gap={gap:.2g}: importances of a node do not add up to the change that they explain, "
-            "because its prediction changes too abruptly on the path from zeros to its inputs",
-            file=sys.stderr,
+        warn(
+            f"completeness_gap={gap:.2g}: importances of a node do not add up to the change that they explain, "
+            "because its prediction changes too abruptly on the path from zeros to its inputs"
         )
 
 

@@ -8,7 +8,6 @@ import importlib
 import io
 import json
 import logging
-import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from gnnkit.errors import UserError
 from gnnkit.jobs import weights
 from gnnkit.jobs.models import ModelFactory, Widths, check_python_model
+from gnnkit.launch.phases import warn
 from gnnkit.launch.processes import run_in_child
 from gnnkit.model.adapt import reads_edges, takes_types
 from gnnkit.prepare.trained import Inputs
@@ -244,10 +244,9 @@ def _as_onnx(exported_program: Any, example: dict[str, Tensor], metadata: dict[s
         proto.metadata_props.add(key=key, value=value)
     content: bytes = proto.SerializeToString()
     if any(node.op_type == "ScatterND" and node.attribute for node in proto.graph.node):  # a reduction
-        print(
-            "gnnkit: warning: export: the model sums by index_add or index_put, which ONNX Runtime computes wrongly with "
-            "several threads: use scatter_add in the model, or SessionOptions.intra_op_num_threads=1",
-            file=sys.stderr,
+        warn(
+            "export: the model sums by index_add or index_put, which ONNX Runtime computes wrongly with "
+            "several threads: use scatter_add in the model, or SessionOptions.intra_op_num_threads=1"
         )
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
@@ -285,8 +284,7 @@ def _quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
             yield
     finally:
         logging.disable(before)

@@ -5,6 +5,8 @@ Each key is chosen by the graph's properties, with the reason as a comment.
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 import shlex
 import textwrap
@@ -139,14 +141,11 @@ def _write_advised(folder: Path, advice: Advice) -> None:
 
 def _named_choices(order: Order) -> list[KeyChoice]:
     """Returns the keys that the user has chosen instead of job=init."""
-    config, choices = order.settings.composed, dict[str, KeyChoice]()
-    for key in map(key_of, order.overrides):
-        if key.partition(".")[0] in INIT_CHOICES:
-            value: Any = config
-            for part in key.split("."):
-                value = value[part]
-            choices[key] = KeyChoice(key, value["name"] if key == "task" else value, "as you chose")
-    return list(choices.values())
+    names = [key for key in dict.fromkeys(map(key_of, order.overrides)) if key.partition(".")[0] in INIT_CHOICES]
+    values: dict[str, Any] = {
+        key: functools.reduce(operator.getitem, key.split("."), order.settings.composed) for key in names
+    }
+    return [KeyChoice(key, value["name"] if key == "task" else value, "as you chose") for key, value in values.items()]
 
 
 def _without_unfit(settings: Settings, loaded_graph: Graph | None = None) -> tuple[Settings, Graph]:
@@ -345,17 +344,11 @@ def _replace_model(choices: list[KeyChoice], best: Mapping[str, Any], cause: str
     """Replaces choices by the keys of the best trial."""
     unread = ("model", "features.") if best.get("inputs") == "learned" else ("model",)
     by_key = {choice.key: choice for choice in choices if not choice.key.startswith(unread)}
+    reasons = {"model": cause, "label_inputs": _LABELS, "features.degree": _DEGREE, "model.skip": _SKIP}
     for key, value in best.items():
-        reason = (
-            cause
-            if key == "model"
-            else by_key[key].why
-            if key in by_key and by_key[key].value == value
-            else "by trials"
-        )
-        reason = _LEARNED if (key, value) == ("inputs", "learned") and reason == "by trials" else reason
-        reason = {"label_inputs": _LABELS, "features.degree": _DEGREE, "model.skip": _SKIP}.get(key, reason)
-        by_key[key] = KeyChoice(key, value, reason)
+        is_kept = key not in reasons and key in by_key and by_key[key].value == value
+        default = _LEARNED if (key, value) == ("inputs", "learned") else "by trials"
+        by_key[key] = by_key[key] if is_kept else KeyChoice(key, value, reasons.get(key, default))
     return list(by_key.values())
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from lightning.pytorch.callbacks import Callback
 
@@ -33,6 +32,7 @@ from gnnkit.strategy.on_disk import CACHE_SHARE
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.step import loss_of
 from gnnkit.training.trainer import make_trainer
+from gnnkit.utils.documents import read_or_empty
 from gnnkit.utils.ranges import num_cores
 from gnnkit_plan.alone import Alone, set_row_counts
 from gnnkit_plan.layout import Trial
@@ -72,8 +72,8 @@ def _try_layout(job: RankJob, comm: Communicator, mailbox: Mailbox) -> Trial:
     peak = MemoryPeak(comm.device)
     module = make_module(job, job.strategy(), job.worker(comm))
     epochs = few_steps(module, job, mailbox, epochs=EPOCHS, every=EPOCHS)
-    times = _of_all(comm, *np.ravel(epochs)).reshape(comm.world_size, -1, 2)[:, 1:]
-    memory = _of_all(comm, peak.read())[:, 0].astype(np.int64)
+    times = comm.all_gather(epochs, torch.float64).cpu().numpy()[:, 1:]
+    memory = comm.all_gather(peak.read())
     # Epochs without an exchange do not represent the others.
     alike = module.strategy.steps.only_synchronise
     total, exchange = (times[:, times[:, :, 0].max(0).argmin()] if alike else times.mean(1)).T
@@ -114,14 +114,7 @@ def _base(settings: Settings, comm: Communicator) -> int:
     """Returns the bytes of a rank's process after all imports. Collective."""
     set_up_torch(settings)
     torch.optim.SGD([torch.zeros(1)])  # imports torch's compiler, or its placeholder
-    return int(_of_all(comm, MemoryPeak(comm.device).before).max())
-
-
-def _of_all(comm: Communicator, *values: float) -> npt.NDArray[np.float64]:  # [world_size, len(values)]
-    """Gathers values from all ranks. Collective."""
-    table = torch.zeros(comm.world_size, len(values), dtype=torch.float64, device=comm.device)
-    table[comm.rank] = torch.tensor(values, dtype=torch.float64)
-    return comm.all_reduce(table).cpu().numpy()
+    return int(comm.all_gather(MemoryPeak(comm.device).before).max())
 
 
 def counts_cpu(settings: Settings) -> bool:
@@ -162,11 +155,8 @@ class MemoryPeak:
 
 def _status(name: str) -> int:
     """Reads a memory size of this process from the system. 0: unknown."""
-    try:
-        lines = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="ascii").splitlines())
-        return int(lines[name].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return 0
+    lines = dict(line.split(":", 1) for line in read_or_empty(_STATUS).splitlines())
+    return int(lines[name].split()[0]) * 1024 if name in lines else 0
 
 
 def few_steps(
@@ -270,7 +260,8 @@ def _batch_memory(job: RankJob, module: TrainingModule, mailbox: Mailbox, window
         empty = disk.cache_rows - min(disk.counts.rows, disk.cache_rows)
         ahead = disk.cache_rows * disk.row_bytes // CACHE_SHARE * max(window - BATCH_STEPS, 0) // max(window, 1)
         extra = empty * disk.row_bytes + ahead
-    return [int(size) for size in _of_all(comm, peak_memory(comm.device) + extra)[:, 0]]
+    peaks: list[int] = comm.all_gather(peak_memory(comm.device) + extra).tolist()
+    return peaks
 
 
 def _some_nodes(worker: Worker) -> Worker:

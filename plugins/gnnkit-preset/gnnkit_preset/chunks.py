@@ -43,9 +43,8 @@ class Chunks:
 
     def moved(self, seconds_compute: float) -> Ids:  # [num_chunks]
         """Returns ranks of chunks that even out the measured time. Collective."""
-        seconds = torch.zeros(self._comm.world_size, dtype=torch.float64, device=self._comm.device)
-        seconds[self._comm.rank] = seconds_compute
-        return reassign(self.ranks, self._costs, self._comm.all_reduce(seconds).cpu().numpy())
+        seconds = self._comm.all_gather(seconds_compute, torch.float64)
+        return reassign(self.ranks, self._costs, seconds.cpu().numpy())
 
     def nodes(self) -> Ids:
         """Returns the nodes of this rank's chunks, ascending."""

@@ -76,9 +76,7 @@ class Clusters(Workload):
         self._share = WorkerShare.of(reader.graph, nodes)
         self._cluster = keys.cutter.assign(_as_graph(self._share, reader.graph), Grid(keys.clusters, 1, 1)).node_rank
         cluster_counts = np.bincount(self._cluster[: self._share.num_seeds], minlength=keys.clusters)
-        counts = torch.zeros(comm.world_size, keys.clusters, dtype=torch.int64, device=comm.device)
-        counts[comm.rank] = torch.from_numpy(cluster_counts)
-        self._counts = comm.all_reduce(counts).cpu().numpy()  # number of training nodes by rank and cluster
+        self._counts = comm.all_gather(cluster_counts).cpu().numpy()  # number of training nodes by rank and cluster
         self.num_train, self.num_own = int(self._counts.sum()), self._share.num_seeds
         self._x = reader.rows(self._share.block.src_nodes)
         self._rows = functools.lru_cache(maxsize=4)(self._count_rows)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,13 @@ from gnnkit.utils.documents import (
     check_regular,
     number,
     parse_json,
-    parse_yaml,
     read_bytes,
     read_json,
     read_object,
+    read_yaml,
 )
 from gnnkit.utils.storage import Array, read_npy
+from gnnkit_report.charts import clipped
 
 RESULT, CONFIG, PREDICTIONS = "result.json", "config.yaml", "predictions.npy"
 MAX_NAME = 100  # characters of a class name
@@ -47,6 +47,7 @@ class RunFiles:
     predictions: tuple[int, ...] = ()  # predicted class of each sampled node, or empty
     class_names: tuple[str, ...] = ()  # empty: classes are numbers
     words: list[list[float]] = field(default_factory=list)  # [from][to], or empty
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the configuration, or empty
 
     def number(self, *path: str) -> float | None:
         """Returns a figure from `result.json`, or None if it is not a finite number."""
@@ -56,23 +57,9 @@ class RunFiles:
         return number(node)
 
 
-def settings(run: RunFiles) -> Any:
-    """Returns the configuration as plain data, or None if it cannot be read."""
-    return _parse(run.config)
-
-
-@functools.lru_cache(maxsize=1)  # called several times per page
-def _parse(config: str) -> Any:
-    try:
-        return parse_yaml(config, CONFIG)
-    except UserError:
-        return None
-
-
 def section(run: RunFiles, name: str) -> Mapping[str, Any]:
     """Returns a configuration section, or an empty one."""
-    config = settings(run)
-    values = config.get(name) if isinstance(config, Mapping) else None
+    values = run.settings.get(name)
     return values if isinstance(values, Mapping) else {}
 
 
@@ -93,27 +80,18 @@ def read_run(folder: Path) -> RunFiles:
 
     Other files may be missing or damaged, which is reported in `RunFiles.notes`.
     """
-    result = _mapping(folder, RESULT)
-    if result is None:
+    if not (folder / RESULT).exists():
         raise UserError(f"runs={folder}: there is no {RESULT}: choose the folder of a completed run")
-    return read_folder(folder, result)
-
-
-def read_folder(folder: Path, result: Mapping[str, Any]) -> RunFiles:
-    """Reads all other files in a run folder.
-
-    Args:
-        folder: The folder of a run, possibly an unfinished one.
-        result: The known figures.
-    """
-    notes: list[str] = []
-    lines = list(_lines(folder, notes))
+    result, notes = read_object(folder / RESULT, f"runs={folder}: {RESULT}"), list[str]()
+    read = functools.partial(_read, folder, notes)
+    lines = list(_lines(read(EPOCHS, _head, b""), notes))
     epochs = {int(line["epoch"]): line for line in lines if "train_loss" in line}  # of a repeated epoch, the last
     evaluations = {int(line["epoch"]): line for line in lines if isinstance(line.get("figures"), Mapping)}
-    partition = _read_object(folder, PICTURE, notes)
-    decision = _read_object(folder, COORDINATION, notes).get("decision")
-    predictions = _predictions(folder, partition, notes)
-    config = _config(folder, notes)
+    partition = read(PICTURE, read_object, {})
+    decision = read(COORDINATION, read_object, {}).get("decision")
+    config = read(CONFIG, read_bytes, b"").decode(errors="replace")
+    predictions, words = (read(name, read_npy, np.zeros(0)) for name in (PREDICTIONS, WORDS))
+    names, settings = read(CLASSES, read_json, []), read(CONFIG, read_yaml, {})
     return RunFiles(
         folder,
         result,
@@ -121,98 +99,47 @@ def read_folder(folder: Path, result: Mapping[str, Any]) -> RunFiles:
         tuple(epochs[key] for key in sorted(epochs)),
         tuple(evaluations[key] for key in sorted(evaluations)),
         partition,
-        tuple(notes),
+        tuple(dict.fromkeys(notes)),
         decision if isinstance(decision, Mapping) else {},
-        predictions,
-        _class_names(folder),
-        matrix(_array(folder / WORDS, notes, MAX_WORDS).tolist()),
+        _sampled_classes(predictions, partition),
+        tuple(clipped(str(name), MAX_NAME) for name in names) if isinstance(names, list) else (),
+        matrix(words.tolist()) if words.size <= MAX_WORDS else [],
+        settings if isinstance(settings, Mapping) else {},
     )
 
 
-def _read_object(folder: Path, name: str, notes: list[str]) -> Mapping[str, Any]:
-    """Reads a JSON object, or an empty one. A damaged file adds a note."""
+def _read(folder: Path, notes: list[str], name: str, read: Callable[[Path], Any], missing: object) -> Any:
+    """Reads a file, or returns `missing`. A damaged file adds a note."""
     try:
-        return _mapping(folder, name) or {}
-    except UserError as error:
+        return read(folder / name) if (folder / name).exists() else missing
+    except (UserError, OSError) as error:
         notes.append(str(error))
-        return {}
+        return missing
 
 
-def _predictions(folder: Path, partition: Mapping[str, Any], notes: list[str]) -> tuple[int, ...]:
-    """Reads the sampled nodes' predicted classes. Raises nothing."""
-    sample, path = partition.get("sample"), folder / PREDICTIONS
+def _sampled_classes(classes: Array, partition: Mapping[str, Any]) -> tuple[int, ...]:
+    """Returns the predicted class of each node of the picture, or none of them."""
+    sample = partition.get("sample")
     nodes = numbers(sample.get("nodes")) if isinstance(sample, Mapping) else []
-    if not nodes or not path.exists():
-        return ()
-    classes = _array(path, notes)
     if classes.ndim != 1 or classes.dtype.kind != "i" or not all(0 <= node < len(classes) for node in nodes):
         return ()
     return tuple(int(classes[int(node)]) for node in nodes)
 
 
-def _array(path: Path, notes: list[str], max_size: float = math.inf) -> Array:
-    """Reads an array, or an empty one without a file or above `max_size` entries.
-
-    Raises nothing. A damaged file adds a note.
-    """
-    empty = np.zeros(0)
-    if not path.exists():
-        return empty
-    try:
-        array = read_npy(path)
-    except (UserError, OSError) as error:
-        notes.append(str(error))
-        return empty
-    return array if array.size <= max_size else empty
+def _head(path: Path) -> bytes:
+    """Returns the first `MAX_BYTES` bytes of a regular file."""
+    check_regular(path)
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES)
 
 
-def _class_names(folder: Path) -> tuple[str, ...]:
-    path = folder / CLASSES
-    try:
-        names = read_json(path) if path.exists() else []
-    except UserError:
-        return ()
-    return tuple(_short(str(name)) for name in names) if isinstance(names, list) else ()
-
-
-def _short(name: str) -> str:
-    """Cuts a long name."""
-    return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..."
-
-
-def _mapping(folder: Path, name: str) -> Mapping[str, Any] | None:
-    """Reads a JSON object, or None without a file. Raises `UserError`."""
-    path = folder / name
-    if not path.exists():
-        return None
-    return read_object(path, f"runs={folder}: {name}")
-
-
-def _config(folder: Path, notes: list[str]) -> str:
-    try:
-        return read_bytes(folder / CONFIG).decode(errors="replace")
-    except UserError as error:
-        notes.append(str(error))
-        return ""
-
-
-def _lines(folder: Path, notes: list[str]) -> Iterator[Mapping[str, Any]]:
-    """Yields the lines in `epochs.jsonl` that have an epoch number."""
-    path = folder / EPOCHS
-    if not path.exists():
+def _lines(content: bytes, notes: list[str]) -> Iterator[Mapping[str, Any]]:
+    """Yields the lines of `epochs.jsonl` that have an epoch number."""
+    if not content:
         notes.append(f"there is no {EPOCHS}, so there are no curves")
-        return
-    try:
-        check_regular(path)
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES)
-    except (OSError, UserError) as error:
-        notes.append(str(error))
-        return
     lines = [_line(text) for text in content.splitlines()]
     yield from (line for line in lines if line is not None)
-    num_damaged = lines.count(None)
-    if num_damaged:
+    if num_damaged := lines.count(None):
         notes.append(f"{EPOCHS}: {num_damaged} lines cannot be read")
     if len(content) == MAX_BYTES:
         notes.append(f"{EPOCHS}: only the first {MAX_BYTES:,} bytes are shown")

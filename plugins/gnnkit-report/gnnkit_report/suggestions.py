@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gnnkit.utils.approximate import SAVES_BYTES
 from gnnkit.utils.documents import number
 from gnnkit_report.learning import best_of, main_figure, points_of
-from gnnkit_report.run import RunFiles, section, settings
+from gnnkit_report.run import RunFiles, section
 from gnnkit_report.timeline import shares
 
 # Thresholds for shares of the time, balances and gaps.
@@ -102,8 +102,7 @@ def _against_overfitting(run: RunFiles) -> str:
 
 def _others(run: RunFiles) -> Iterator[str]:
     setup, training = run.number("seconds_setup"), run.number("phases", "training")
-    values = settings(run)
-    is_uncached = isinstance(values, Mapping) and values.get("cache") in (None, False)
+    is_uncached = run.settings.get("cache") in (None, False)
     if setup and training and setup > SETUP * training and setup > 5 and is_uncached:
         yield f"Set-up took {setup:.1f} s, and training {training:.1f} s: a cached partition (cache=auto) shortens the next run."
     if run.result.get("exact") is False:

@@ -5,35 +5,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gnnkit.errors import UserError
 from gnnkit.task import Task
+from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
-from gnnkit_sweep.rows import DONE
-from gnnkit_sweep.runner import JobOutcome
+from gnnkit_sweep.rows import DONE, SweptRun
 from gnnkit_sweep.spaces import Space, expand, spaces
 from gnnkit_sweep.table import judged
 
 Overrides = tuple[str, ...]  # of one job
 _ALWAYS = ("train_loss", "seconds_per_epoch", "seconds_total", "time_to_accuracy")  # figures of every task
 _LESS_IS_BETTER = ("loss", "seconds", "time_to")
-
-
-@dataclass(frozen=True, slots=True)
-class BestTrial:
-    """The best job of a search."""
-
-    metric: str
-    value: float
-    params: Mapping[str, object]
-
-    @property
-    def record(self) -> Mapping[str, object]:
-        """The content of `optimization_results.yaml`, named as by Hydra's sweeper."""
-        names = ("name", "metric", "best_evaluated_value", "best_evaluated_params")
-        return dict(zip(names, ("optuna", self.metric, self.value, self.params), strict=True))
 
 
 class SweepPlan(ABC):
@@ -47,16 +31,16 @@ class SweepPlan(ABC):
     def batches(self) -> Iterator[list[Overrides]]:
         """Yields jobs that may run at once. The next batch may depend on outcomes."""
 
-    def tell(self, number: int, outcome: JobOutcome) -> None:  # noqa: B027 - most plans do not depend on outcomes
-        """Records the outcome of a job, by its index in the batch."""
+    def tell(self, number: int, run: SweptRun) -> None:  # noqa: B027 - most plans do not depend on outcomes
+        """Records a run that has ended, by its index in the batch."""
 
-    def goal(self, outcomes: Sequence[JobOutcome], task: Task) -> tuple[str, bool]:
+    def goal(self, runs: Sequence[SweptRun], task: Task) -> tuple[str, bool]:
         """Returns the figure that ranks the jobs, and whether lower is better."""
-        figure = judged(outcomes, task)
+        figure = judged(runs, task)
         return figure, task.is_lower_better(figure)
 
-    def best(self) -> BestTrial | None:
-        """Returns the best job of a search."""
+    def best(self) -> Json | None:
+        """Returns a search's best job, in the format of Hydra's sweeper."""
         return None
 
 
@@ -107,26 +91,27 @@ class OptunaSearch(SweepPlan):
             self._trials = [self._study.ask() for _ in range(min(self._at_once, self._num_trials - begin))]
             yield [self._job([(space, _suggest(trial, space)) for space in self._spaces]) for trial in self._trials]
 
-    def tell(self, number: int, outcome: JobOutcome) -> None:
+    def tell(self, number: int, run: SweptRun) -> None:
         from optuna.trial import TrialState
 
-        if self._follows and outcome.main is not None:
-            self.metric, self._follows = outcome.main, False
-        value = outcome.figures.get(self.metric)
-        if outcome.status == DONE and isinstance(value, int | float) and math.isfinite(value):
+        if self._follows and run.main is not None:
+            self.metric, self._follows = run.main, False
+        value = run.figures.get(self.metric)
+        if run.status == DONE and isinstance(value, int | float) and math.isfinite(value):
             self._study.tell(self._trials[number], value)
         else:
             self._study.tell(self._trials[number], state=TrialState.FAIL)
 
-    def goal(self, outcomes: Sequence[JobOutcome], task: Task) -> tuple[str, bool]:
+    def goal(self, runs: Sequence[SweptRun], task: Task) -> tuple[str, bool]:
         return self.metric, self.direction == "minimize"
 
-    def best(self) -> BestTrial | None:
+    def best(self) -> Json | None:
         done = [trial for trial in self._study.trials if trial.value is not None]
         if not done:
             return None
         best = (min if self.direction == "minimize" else max)(done, key=lambda trial: trial.value)
-        return BestTrial(self.metric, best.value, dict(best.params))
+        names = ("name", "metric", "best_evaluated_value", "best_evaluated_params")
+        return dict(zip(names, ("optuna", self.metric, best.value, dict(best.params)), strict=True))
 
     def _job(self, values: Sequence[tuple[Space, str]]) -> Overrides:
         return (*self._fixed, *(f"{space.key}={value}" for space, value in values))

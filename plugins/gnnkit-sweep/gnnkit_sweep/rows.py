@@ -15,7 +15,7 @@ SEED, DONE = "seed", "done"
 
 @dataclass(frozen=True, slots=True)
 class SweptRun:
-    """One run in a sweep."""
+    """One run in a sweep, without secrets."""
 
     number: int
     status: str  # "done", or the reason why there is no result
@@ -23,7 +23,10 @@ class SweptRun:
     figures: Mapping[str, float]
     folder: Path  # the run folder
     log: Path
-    remark: str = ""
+    remark: str = ""  # the last line of the log about an error
+    exit_code: int | None = None
+    main: str | None = None  # the main validation figure's name, if it has trained
+    overrides: Sequence[str] = ()
 
     @property
     def page(self) -> Path | None:

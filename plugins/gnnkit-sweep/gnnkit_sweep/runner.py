@@ -1,10 +1,10 @@
-"""Runs the jobs of a sweep or a comparison, and records their outcomes."""
+"""Runs the jobs of a sweep or a comparison, and records their results."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gnnkit.config import RECORD, key_of
@@ -15,7 +15,7 @@ from gnnkit.launch import exits
 from gnnkit.launch.launcher import Jobs, Launcher
 from gnnkit.launch.phases import say
 from gnnkit.task import Task
-from gnnkit.utils.documents import read_object, read_yaml
+from gnnkit.utils.documents import read_object, read_or_empty, read_yaml
 from gnnkit_sweep import table
 from gnnkit_sweep.rows import DONE, SweptRun
 
@@ -26,7 +26,7 @@ FAILED, UNFINISHED = "failed", "not finished"
 class SweepJob:
     """One job, checked and not started."""
 
-    number: int  # its place among the outcomes
+    number: int  # its place among the runs
     order: Order  # with one value for each key, and the run folder
     swept: Mapping[str, str]  # the values of swept keys
     arguments: Sequence[str] = ()  # of `gnnkit`, to run the job alone
@@ -40,11 +40,6 @@ class SweepJob:
     def log(self) -> Path:
         """The file with the job's output."""
         return self.folder.with_name(f"{self.folder.name}.log")
-
-    @property
-    def title(self) -> str:
-        """The swept values in short form."""
-        return " ".join(redact_override(f"{key}={value}") for key, value in self.swept.items()) or "one job"
 
     def is_done(self) -> bool:
         """Returns whether the run folder holds the result of these overrides."""
@@ -61,41 +56,29 @@ class SweepJob:
         say(command(self.arguments, self.order.program))
         return exits.exit_code(lambda: dispatch.start(self.order).exit_code)
 
+    def row(self, status: str = UNFINISHED, exit_code: int | None = None, remark: str = "") -> SweptRun:
+        """Returns the job's row in tables and on the page."""
+        values = {key: redact_override(f"{key}={value}").partition("=")[2] for key, value in self.swept.items()}
+        overrides = [redact_override(text) for text in self.order.overrides]
+        files = self.folder, self.log
+        return SweptRun(self.number, status, values, {}, *files, remark, exit_code, overrides=overrides)
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JobOutcome:
-    """The result of a job, or the reason why there is none."""
-
-    job: SweepJob
-    status: str = UNFINISHED
-    exit_code: int | None = None
-    error: str = ""  # the last line of the log about an error
-    figures: Mapping[str, float] = field(default_factory=dict)  # numbers of `result.json`
-    main: str | None = None  # the main validation figure's name, if it has trained
-
-    @classmethod
-    def of(cls, job: SweepJob, exit_code: int) -> JobOutcome:
-        """Reads the result of a job that has ended."""
-        status = FAILED if exit_code else DONE
-        return cls(job, status, exit_code, _error(job.log) if exit_code else "", *_figures(job.folder))
-
-    @property
-    def run(self) -> SweptRun:
-        """The row of the job in tables and on the page, without secrets."""
-        job = self.job
-        values = {key: redact_override(f"{key}={value}").partition("=")[2] for key, value in job.swept.items()}
-        return SweptRun(job.number, self.status, values, self.figures, job.folder, job.log, self.error)
+    def ended(self, exit_code: int) -> SweptRun:
+        """Reads the result of the job that has ended, and returns its row."""
+        row = self.row(FAILED if exit_code else DONE, exit_code, _error(self.log) if exit_code else "")
+        figures, main = _figures(self.folder)
+        return replace(row, figures=figures, main=main)
 
 
 class Runner:
-    """Runs jobs in order. Records and prints the outcome of a job when it ends."""
+    """Runs jobs in order. Records and prints the result of a job when it ends."""
 
     def __init__(
         self,
         folder: Path,
         launcher: Launcher,
         task: Task,
-        on_end: Callable[[int, JobOutcome], None] = lambda in_batch, outcome: None,
+        on_end: Callable[[int, SweptRun], None] = lambda in_batch, run: None,
     ) -> None:
         """Stores the arguments.
 
@@ -103,47 +86,47 @@ class Runner:
             folder: Receives `results.json` and `results.csv`.
             launcher: Starts the jobs.
             task: Declares the figures of a run.
-            on_end: Called with each outcome, and the number of its job in the batch.
+            on_end: Called with each run that has ended, and its number in the batch.
         """
         self.folder, self.launcher, self.task, self.ended = folder, launcher, task, on_end
-        self.outcomes: list[JobOutcome] = []
+        self.runs: list[SweptRun] = []
 
     def run(self, jobs: Sequence[SweepJob]) -> None:
         """Runs a batch of jobs, except those that are done already."""
-        first = len(self.outcomes)
-        self.outcomes += [JobOutcome(job) for job in jobs]
+        first = len(self.runs)
+        self.runs += [job.row() for job in jobs]
         done = [job for job in jobs if job.order.settings.on_exists == "resume" and job.is_done()]
         for job in done:
-            self.record(JobOutcome.of(job, 0), job.number - first, "done before")
+            self.record(job.ended(0), job.number - first, "done before")
         if pending := [job for job in jobs if job not in done]:
             self._launch(pending, first)
 
     def refuse(self, job: SweepJob, reason: str) -> None:
         """Records a job that cannot start."""
-        self.outcomes.append(JobOutcome(job))
-        self.record(JobOutcome(job, FAILED, exits.USER_ERROR, reason))
+        self.runs.append(job.row())
+        self.record(job.row(FAILED, exits.USER_ERROR, reason))
 
-    def record(self, outcome: JobOutcome, in_batch: int = 0, remark: str = "") -> None:
-        """Stores an outcome, calls `ended`, and prints a line."""
-        self.outcomes[outcome.job.number] = outcome
-        self.ended(in_batch, outcome)
+    def record(self, run: SweptRun, in_batch: int = 0, remark: str = "") -> None:
+        """Stores a run that has ended, calls `on_end`, and prints a line."""
+        self.runs[run.number] = run
+        self.ended(in_batch, run)
         self.write()
-        text = " ".join(filter(None, [remark, table.line(outcome, self.task)]))
-        say(f"[{outcome.job.number}] {outcome.job.title}: {text}")
+        text = " ".join(filter(None, [remark, table.line(run, self.task)]))
+        say(f"[{run.number}] {run.name or 'one job'}: {text}")
 
     def write(self) -> None:
         """Writes the files with a row for each job."""
-        table.write(self.outcomes, self.folder)
+        table.write(self.runs, self.folder)
 
     @property
-    def done(self) -> list[JobOutcome]:
-        """The outcomes of jobs that have succeeded."""
-        return [outcome for outcome in self.outcomes if outcome.status == DONE]
+    def done(self) -> list[SweptRun]:
+        """The runs that have succeeded."""
+        return [run for run in self.runs if run.status == DONE]
 
     @property
     def exit_code(self) -> int:
         """0 if all jobs have succeeded."""
-        return 0 if len(self.done) == len(self.outcomes) else exits.FAILED
+        return 0 if len(self.done) == len(self.runs) else exits.FAILED
 
     def _launch(self, jobs: Sequence[SweepJob], first: int) -> None:
         batch = Jobs(
@@ -154,7 +137,7 @@ class Runner:
         )
         with contextlib.closing(self.launcher.jobs(batch)) as exit_codes:
             for number, code in exit_codes:
-                self.record(JobOutcome.of(jobs[number], code), jobs[number].number - first)
+                self.record(jobs[number].ended(code), jobs[number].number - first)
 
 
 def _by_key(overrides: Sequence[str]) -> dict[str, str]:
@@ -173,9 +156,6 @@ def _figures(folder: Path) -> tuple[dict[str, float], str | None]:
 
 
 def _error(log: Path) -> str:
-    try:
-        lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
-    except OSError:
-        return ""
+    lines = [line.strip() for line in read_or_empty(log).splitlines()]
     messages = [line for line in lines if line.startswith("gnnkit: error: ")]
     return (messages or [line for line in lines if line] or [""])[-1].removeprefix("gnnkit: error: ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ def expand(overrides: Sequence[str]) -> list[tuple[str, ...]]:
 
     Raises `UserError` for an interval, which cannot be enumerated.
     """
-    constants, axes = spaces(overrides)
+    axes = spaces(overrides)[1]
     for space in axes:
         if not space.values:
             raise UserError(
@@ -56,9 +56,9 @@ def expand(overrides: Sequence[str]) -> list[tuple[str, ...]]:
             )
     if (number := math.prod(len(space.values) for space in axes)) > MAX_JOBS:
         raise _too_many_jobs(number)
-    sets = {space.key: [f"{space.key}={value}" for value in space.values] for space in axes}
-    sets |= {text: [text] for text in constants}
-    return list(itertools.product(*(sets[key] for key in _sort_overrides(overrides, sets))))
+    parsed = [(text, space_of(text)) for text in overrides]
+    choices = ([f"{space.key}={value}" for value in space.values] if space else [text] for text, space in parsed)
+    return list(itertools.product(*choices))
 
 
 def spaces(overrides: Sequence[str]) -> tuple[list[str], list[Space]]:
@@ -121,12 +121,6 @@ def _interval(text: str, key: str, interval: Any) -> Space:
         rule = "0 < low < high" if is_log else "low < high"
         raise UserError(f"{shown(text)}: interval(low,high) needs {rule}, both finite")
     return Space(key, (), low, high, is_log=is_log, is_whole=is_whole)
-
-
-def _sort_overrides(overrides: Sequence[str], sets: Iterable[str]) -> list[str]:
-    """Returns the keys of sweeps and the fixed overrides in the order typed."""
-    names = set(sets)
-    return [text if text in names else text.partition("=")[0].strip() for text in overrides]
 
 
 def _too_many_jobs(number: int) -> UserError:

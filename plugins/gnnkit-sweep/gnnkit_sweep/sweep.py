@@ -20,7 +20,8 @@ from gnnkit.task import Task
 from gnnkit.utils.ranges import local_path
 from gnnkit_sweep import table
 from gnnkit_sweep.plans import GridSearch, OptunaSearch, Overrides, SweepPlan
-from gnnkit_sweep.runner import JobOutcome, Runner, SweepJob
+from gnnkit_sweep.rows import SweptRun
+from gnnkit_sweep.runner import Runner, SweepJob
 from gnnkit_sweep.spaces import spaces
 
 
@@ -85,24 +86,24 @@ class _Sweep:
             self._show(time.perf_counter() - start)
         return self.runner.exit_code
 
-    def _ended(self, in_batch: int, outcome: JobOutcome) -> None:
-        self.plan.tell(in_batch, outcome)
+    def _ended(self, in_batch: int, run: SweptRun) -> None:
+        self.plan.tell(in_batch, run)
         if self.page is not None:
-            self.page.write(self.runner.outcomes, is_last=False)
+            self.page.write(self.runner.runs, is_last=False)
 
     def _show(self, seconds: float) -> None:
-        outcomes, done = self.runner.outcomes, self.runner.done
-        if not outcomes:
+        runs, done = self.runner.runs, self.runner.done
+        if not runs:
             return
         self.runner.write()
-        lines = [table.shown(outcomes, self.task)]
+        lines = [table.shown(runs, self.task)]
         if (best := self.plan.best()) is not None:
-            (self.folder / "optimization_results.yaml").write_text(plain_yaml(best.record), encoding="utf-8")
-            values = " ".join(f"{key}={value}" for key, value in best.params.items())
-            lines.append(f"best {best.metric} {best.value:.4g}: {values}")
+            (self.folder / "optimization_results.yaml").write_text(plain_yaml(best), encoding="utf-8")
+            values = " ".join(f"{key}={value}" for key, value in best["best_evaluated_params"].items())
+            lines.append(f"best {best['metric']} {best['best_evaluated_value']:.4g}: {values}")
         if self.page is not None:
-            self.page.write(outcomes, is_last=True)
-        lines.append(f"{len(done)} of {len(outcomes)} jobs done in {seconds:.1f} s, written to {self.folder}")
+            self.page.write(runs, is_last=True)
+        lines.append(f"{len(done)} of {len(runs)} jobs done in {seconds:.1f} s, written to {self.folder}")
         say("\n".join(lines))
 
     def _search(self) -> OptunaSearch:
@@ -165,7 +166,7 @@ class _Sweep:
         return folder
 
     def _jobs(self, batch: Sequence[Overrides]) -> list[SweepJob]:
-        jobs = [self._job(number, overrides) for number, overrides in enumerate(batch, len(self.runner.outcomes))]
+        jobs = [self._job(number, overrides) for number, overrides in enumerate(batch, len(self.runner.runs))]
         folders = [job.folder for job in jobs]
         for job in jobs:
             if folders.count(job.folder) > 1:

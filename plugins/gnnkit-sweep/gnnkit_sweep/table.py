@@ -8,9 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gnnkit.jobs.order import redact_override
 from gnnkit.jobs.pages import as_a_warning
 from gnnkit.result.result import finite, format_figure
 from gnnkit.task import Task
@@ -18,37 +16,32 @@ from gnnkit.utils.storage import write_atomically
 from gnnkit_sweep.page import write_sweep
 from gnnkit_sweep.rows import DONE, Sweep, SweptRun, by_seed, spread
 
-if TYPE_CHECKING:
-    from gnnkit_sweep.runner import JobOutcome
-
-Goal = Callable[[Sequence["JobOutcome"], Task], tuple[str, bool]]
+Goal = Callable[[Sequence[SweptRun], Task], tuple[str, bool]]
 _MORE = ("train_loss", "seconds_per_epoch", "seconds_total")
 _PAGE_SHARE = 0.05  # of the time, for writing pages between jobs
 
 
-def write(outcomes: Sequence[JobOutcome], folder: Path) -> None:
+def write(runs: Sequence[SweptRun], folder: Path) -> None:
     """Writes `results.json` and `results.csv` atomically."""
-    rows = [_row(outcome) for outcome in outcomes]
+    rows = [_row(run) for run in runs]
     write_atomically(folder / "results.json", json.dumps(finite(rows), indent=2, allow_nan=False).encode())
-    runs = [outcome.run for outcome in outcomes]
     keys = _names(run.swept for run in runs)
     figures = [name for name in _names(run.figures for run in runs) if name not in keys]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["job", "status", "exit_code", *keys, *figures, "folder"])
-    for outcome, run in zip(outcomes, runs, strict=True):
+    for run in runs:
         values = [_value(run, name) for name in (*keys, *figures)]
-        writer.writerow([run.number, run.status, outcome.exit_code, *values, run.folder])
+        writer.writerow([run.number, run.status, run.exit_code, *values, run.folder])
     write_atomically(folder / "results.csv", text.getvalue().encode())
 
 
-def _row(outcome: JobOutcome) -> dict[str, object]:
-    run = outcome.run
+def _row(run: SweptRun) -> dict[str, object]:
     return {
         "job": run.number,
         "status": run.status,
-        "exit_code": outcome.exit_code,
-        "overrides": [redact_override(text) for text in outcome.job.order.overrides],
+        "exit_code": run.exit_code,
+        "overrides": list(run.overrides),
         "swept": run.swept,
         "figures": dict(run.figures),
         "error": run.remark,
@@ -56,10 +49,9 @@ def _row(outcome: JobOutcome) -> dict[str, object]:
     }
 
 
-def shown(outcomes: Sequence[JobOutcome], task: Task) -> str:
+def shown(runs: Sequence[SweptRun], task: Task) -> str:
     """Returns the table, and the means over seeds if several were run."""
-    runs = [outcome.run for outcome in outcomes]
-    keys, figures = _names(run.swept for run in runs), main_figures(outcomes, task)
+    keys, figures = _names(run.swept for run in runs), main_figures(runs, task)
     lines = [["job", *keys, *figures, ""]]
     for run in runs:
         cells = [format_figure(_value(run, name)) for name in (*keys, *figures)]
@@ -74,23 +66,23 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join([*map(str.rjust, line, widths), _cut(line[-1])]).rstrip() for line in lines]
 
 
-def judged(outcomes: Sequence[JobOutcome], task: Task) -> str:
-    """Returns the first main validation figure that a job has."""
-    return next((outcome.main for outcome in outcomes if outcome.main is not None), task.progress)
+def judged(runs: Sequence[SweptRun], task: Task) -> str:
+    """Returns the first main validation figure that a run has."""
+    return next((run.main for run in runs if run.main is not None), task.progress)
 
 
-def main_figures(outcomes: Sequence[JobOutcome], task: Task) -> list[str]:
+def main_figures(runs: Sequence[SweptRun], task: Task) -> list[str]:
     """Lists the table's figures: the main metric, the loss and seconds."""
-    main = judged(outcomes, task)
+    main = judged(runs, task)
     names = (main, main.replace("val_", "test_", 1), *_MORE)
-    return [name for name in names if any(name in outcome.figures for outcome in outcomes)]
+    return [name for name in names if any(name in run.figures for run in runs)]
 
 
-def line(outcome: JobOutcome, task: Task) -> str:
-    """Returns one line about a job that has ended."""
-    if outcome.status != DONE:
-        return f"{outcome.status} with exit code {outcome.exit_code}: {outcome.error or outcome.job.log}"
-    return "  ".join(f"{name} {format_figure(outcome.figures[name])}" for name in main_figures([outcome], task)) or DONE
+def line(run: SweptRun, task: Task) -> str:
+    """Returns one line about a run that has ended."""
+    if run.status != DONE:
+        return f"{run.status} with exit code {run.exit_code}: {run.remark or run.log}"
+    return "  ".join(f"{name} {format_figure(run.figures[name])}" for name in main_figures([run], task)) or DONE
 
 
 def _over_seeds(runs: Sequence[SweptRun], figures: Sequence[str]) -> list[str]:
@@ -138,13 +130,13 @@ class SweepPage:
         self.folder, self.task, self.goal = folder, task, goal
         self._next = 0.0  # time of `time.monotonic` of the next page
 
-    def write(self, outcomes: Sequence[JobOutcome], *, is_last: bool) -> None:
+    def write(self, runs: Sequence[SweptRun], *, is_last: bool) -> None:
         """Writes the page, unless pages take too much of a running sweep's time."""
         start = time.monotonic()
         if not is_last and start < self._next:
             return
-        main, lower = self.goal(outcomes, self.task)
+        main, lower = self.goal(runs, self.task)
         with as_a_warning():
-            columns = list(dict.fromkeys([main, *main_figures(outcomes, self.task)]))
-            write_sweep(Sweep([outcome.run for outcome in outcomes], main, lower, columns, is_last), self.folder)
+            columns = list(dict.fromkeys([main, *main_figures(runs, self.task)]))
+            write_sweep(Sweep(runs, main, lower, columns, is_last), self.folder)
         self._next = time.monotonic() + (time.monotonic() - start) / _PAGE_SHARE

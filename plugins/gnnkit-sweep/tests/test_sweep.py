@@ -18,12 +18,11 @@ import pytest
 import yaml
 from gnnkit_formats.npz import Npz
 from gnnkit_sweep import plans, submitit, table
-from gnnkit_sweep.rows import DONE
-from gnnkit_sweep.runner import FAILED, JobOutcome, SweepJob
+from gnnkit_sweep.rows import DONE, SweptRun
+from gnnkit_sweep.runner import FAILED
 
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
-from gnnkit.jobs.order import Order
 from gnnkit.prepare import kept
 from gnnkit.task.node_classification import NodeClassification
 from tests.cases import few
@@ -406,18 +405,15 @@ def test_an_experiment_reaches_the_published_accuracy(data_folder: Path) -> None
     assert rows(Path("sweep"))[0]["figures"]["test_accuracy"] == pytest.approx(0.815, abs=0.02)
 
 
-def outcome(number: int, swept: dict[str, str], status: str = DONE, **figures: Any) -> JobOutcome:
-    folder = Path(f"{number}")
-    settings: Any = None  # are not read
-    job = SweepJob(number, Order(settings, folder=folder), swept)
-    return JobOutcome(job, status, 0 if status == DONE else 1, figures=figures)
+def ended(number: int, swept: dict[str, str], status: str = DONE, **figures: Any) -> SweptRun:
+    return SweptRun(number, status, swept, figures, Path(f"{number}"), Path(f"{number}.log"))
 
 
 def test_means_over_seeds_are_of_jobs_that_ended_and_say_what_is_not_known() -> None:
     jobs = [
-        outcome(0, {"seed": "1"}, train_loss=0.5, val_accuracy=0.25),
-        outcome(1, {"seed": "2"}, train_loss=0.7),
-        outcome(2, {"seed": "3"}, FAILED, train_loss=9.0),
+        ended(0, {"seed": "1"}, train_loss=0.5, val_accuracy=0.25),
+        ended(1, {"seed": "2"}, train_loss=0.7),
+        ended(2, {"seed": "3"}, FAILED, train_loss=9.0),
     ]
     *_, last = table.shown(jobs, NodeClassification()).splitlines()
     assert last == "mean of 2 seeds: val_accuracy -  train_loss 0.6 +- 0.14"
@@ -436,7 +432,7 @@ def test_a_search_goes_the_way_that_is_asked_for_and_knows_no_best_without_a_fig
     found = search(metric="train_loss", direction="maximize")
     assert found.goal([], NodeClassification()) == ("train_loss", False)
     list(found.batches())
-    found.tell(0, outcome(0, {}, FAILED))
+    found.tell(0, ended(0, {}, FAILED))
     assert found.best() is None
 
 
