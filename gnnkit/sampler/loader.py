@@ -91,6 +91,18 @@ class Loader:
         pin_memory: Whether features are in page-locked memory, if there is a GPU.
         transform: Function the iterator applies to each batch, such as
             `LoadedBatch.to_pyg`.
+
+    Examples:
+        >>> from gnnkit.graph import Graph
+        >>> from gnnkit.sampler import Loader
+        >>> graph = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0], features=[[0.0]] * 4)
+        >>> loader = Loader(graph, [2, 2], batch_size=2, rank=0, world_size=1)
+        >>> len(loader)
+        2
+        >>> for batch in loader:  # the first epoch
+        ...     x, blocks = batch.x, batch.blocks
+        >>> x.shape[1], len(blocks)
+        (1, 2)
     """
 
     _plan_cache: tuple[int, BatchSchedule, Epoch] | None = None  # cache, which iterators and strategies share
