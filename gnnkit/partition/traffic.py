@@ -21,7 +21,12 @@ def column_shares(width: int, num_slices: int) -> Ids:  # [num_slices] int64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepCounts:
-    """One number per rank and exchange in an aggregation."""
+    """One number per rank and exchange in an aggregation, such as words or messages.
+
+    An aggregation splits rows into column slices, gathers sources, reduces partial
+    sums, and joins the slices again. On a grid with one slice and one column, only
+    `gather` is above 0.
+    """
 
     slice: Ids  # [world_size] int64
     gather: Ids  # [world_size]

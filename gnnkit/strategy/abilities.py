@@ -9,7 +9,16 @@ from typing import Any, ClassVar, Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """The data that a strategy reads. By default, a rank's shard of any layout."""
+    """The data that a strategy reads. By default, a rank's shard of any layout.
+
+    The leader prepares exactly this data for each rank, and layouts that cannot
+    provide it are refused before anything is read.
+
+    Examples:
+        >>> from gnnkit.strategy import Reads
+        >>> Reads(sampler=True, graph=True).along_nodes  # so `partition.grid` is 1d
+        True
+    """
 
     sampler: bool = False  # True: requires `worker.sampler`. False: rejects a sampler
     graph: bool = False  # True: requires `worker.graph`, one mapped copy for all ranks of a host
@@ -27,7 +36,12 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """How a strategy's steps depend on each other."""
+    """How a strategy's steps depend on each other.
+
+    The declaration decides which synchronisations, checkpoints and restarts a run may
+    combine with the strategy. The defaults suit a strategy whose batches all
+    synchronise and that keeps no state.
+    """
 
     only_synchronise: bool = True  # whether every batch's `update` is "synchronise"
     drift: bool = False  # whether parameters differ between ranks between synchronisations
@@ -41,6 +55,16 @@ class Ability:
     """A feature's requirement on the strategy, besides batches of nodes.
 
     A strategy lists one instance of each supported kind in `supports`.
+
+    A feature that needs more than batches of nodes, such as learned rows, is refused
+    for a strategy that does not list its ability. So a strategy that predates a feature
+    stays correct.
+
+    Examples:
+        >>> from gnnkit.strategy import Relations
+        >>> from gnnkit.strategy.vertex_centric import VertexCentric
+        >>> VertexCentric().ability(Relations) is not None
+        True
     """
 
     lacking: ClassVar[str] = "cannot do this"  # why a strategy without the ability is rejected, following its name
@@ -56,7 +80,10 @@ class SparseRows(Ability):
 
 @dataclass(frozen=True)
 class GatheredRows(Ability):
-    """Batches gather features in the background, possibly from mapped files."""
+    """Batches gather features in the background, possibly from mapped files.
+
+    Features may then be larger than memory: `features.place=mapped`.
+    """
 
     lacking = "gathers no rows in the background"
 
@@ -115,7 +142,10 @@ class Relations(Ability):
 
 @dataclass(frozen=True)
 class ByTime(Ability):
-    """Seeds see earlier edges only: batches are sampled with `times`."""
+    """Seeds see earlier edges only: batches are sampled with `times`.
+
+    A strategy passes `Worker.seed_times` to the sampler.
+    """
 
     lacking = (
         "samples regardless of each seed's time: use strategy=individual_sample or joint_sample, or sampler.time=none"
@@ -145,7 +175,10 @@ class EdgeTask(Ability):
 
 @dataclass(frozen=True)
 class MovableWork(Ability):
-    """Work can be moved away from a slow worker, between two epochs."""
+    """Work can be moved away from a slow worker, between two epochs.
+
+    Declare `MovableNodes` or `MovableSeeds`, which name what is moved.
+    """
 
     lacking = "has no other division of the work"
 

@@ -16,6 +16,20 @@ class Aggregation(ABC):
     """Combines the workers' gradients into one.
 
     An aggregation is stateless and deterministic. It is created without arguments.
+
+    Use it for robust or normalised means: it is selected by `sync.average=NAME`
+    where the gradients of all workers are available in one place.
+
+    Examples:
+        >>> import torch
+        >>> from gnnkit.sync import Aggregation
+        >>> class Sign(Aggregation):
+        ...     '''Applies the sign of the sum.'''
+        ...     def combine(self, gradients, shares):
+        ...         return gradients.sum(0).sign()
+        >>> gradients = torch.tensor([[1.0, -3.0], [2.0, 1.0]])
+        >>> Sign().combine(gradients, shares=torch.tensor([0.5, 0.5]))
+        tensor([ 1., -1.])
     """
 
     exact: bool = False  # True: the result equals one process's gradient
