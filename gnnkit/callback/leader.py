@@ -168,6 +168,22 @@ class LeaderHook(Callback):
     the entry-point group `gnnkit.leader` are selected by `leader.NAME=true`. Their
     Lightning hooks are called after the checkpoint of the same event. The figures are
     merged into `result.json`.
+
+    Derive from it to react to the workers' load or progress while they train, for
+    example to change a sampler or to notify somebody. A hook must not block, because
+    the leader trains too.
+
+    Examples:
+        >>> from gnnkit.callback import LeaderHook
+        >>> class Slowest(LeaderHook):
+        ...     '''Counts the steps in which each worker was the slowest.'''
+        ...     def __init__(self):
+        ...         self.counts = {}
+        ...     def after_step(self, states):
+        ...         rank = max(states, key=lambda state: state.seconds_compute).rank
+        ...         self.counts[rank] = self.counts.get(rank, 0) + 1
+        ...     def figures(self):
+        ...         return {"slowest": self.counts}
     """
 
     def check(self, parts: Any) -> None:
@@ -182,7 +198,11 @@ class LeaderHook(Callback):
         return False
 
     def start(self, leader: Leader) -> None:
-        """Called with this rank's leader when training starts."""
+        """Called with this rank's leader when training starts.
+
+        On rank 0, `leader` has the states of all workers, and in a run of
+        `gnnkit.train` its `run` can move work. Keep it for later calls.
+        """
 
     def after_step(self, states: Sequence[WorkerState]) -> None:
         """Called on rank 0 with the states of a step that all workers have completed.
@@ -193,5 +213,5 @@ class LeaderHook(Callback):
         """
 
     def figures(self) -> dict[str, Any]:
-        """Returns plain values for `result.json`. Called on rank 0."""
+        """Returns plain values for `result.json`, by name. Called once on rank 0."""
         return {}

@@ -530,7 +530,7 @@ class ExecutionStrategy(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Stops threads and releases memory. Called on all ranks after the last step."""
+        """Stops threads and releases memory. Called on all ranks after the run."""
 
 
 def tensor_of(values: Array | None, device: torch.device) -> Tensor | None:
