@@ -48,17 +48,17 @@ class Edges:
 
     def __init__(self, folder: Path, label: str, numbers: bool, seed: int) -> None:
         graph = EdgeFolder(str(folder), edge_label=label, symmetrize=False).load()
-        timed = graph.edge_time is not None
-        self.split = f"{{by: time, shares: {SHARES}}}" if timed else str(SHARES)
-        self.graph = graph.split_by_time(SHARES) if timed else graph.draw_edge_split(SHARES, seed)
+        has_times = graph.edge_time is not None
+        self.split = f"{{by: time, shares: {SHARES}}}" if has_times else str(SHARES)
+        self.graph = graph.split_by_time(SHARES) if has_times else graph.draw_edge_split(SHARES, seed)
         self.task: LabelledEdges = EdgeRegression(scale="none") if numbers else EdgeClassification()
         self.rows, targets = self.task.read_rows(self.graph), edge_targets(self.graph, None)
-        self.ends, known = targets.rows, inputs_of_head(targets)
-        self.columns = np.hstack([known, *(np.asarray(graph.features)[end] for end in targets.rows.T)])
-        self.counts = np.arange(known.shape[1] - NUM_COUNTS, known.shape[1])
-        self.features = known[:, :-NUM_COUNTS]
-        chosen = init._figure(self.rows, "edge_classification") or "val_accuracy"
-        self.figure = "mae" if numbers else chosen.removeprefix("val_")
+        self.ends, head_inputs = targets.rows, inputs_of_head(targets)
+        self.columns = np.hstack([head_inputs, *(np.asarray(graph.features)[end] for end in targets.rows.T)])
+        self.counts = np.arange(head_inputs.shape[1] - NUM_COUNTS, head_inputs.shape[1])
+        self.features = head_inputs[:, :-NUM_COUNTS]
+        main_figure = init._figure(self.rows, "edge_classification") or "val_accuracy"
+        self.figure = "mae" if numbers else main_figure.removeprefix("val_")
 
     def of(self, split: Split) -> np.ndarray:
         return np.flatnonzero(self.rows.labelled & (self.rows.split == split))
@@ -85,10 +85,10 @@ def by_pyg(edges: Edges, seed: int) -> float:
     """Trains on the edges that training sees, and scores by the best epoch."""
     torch.manual_seed(seed)
     graph, train, numbers = edges.graph, edges.of(Split.TRAIN), edges.figure == "mae"
-    passed = train if graph.edge_time is not None else slice(None)
+    message_edges = train if graph.edge_time is not None else slice(None)
     ends = torch.from_numpy(edges.ends)
-    index = torch.cat([ends[passed], ends[passed].flip(1)]).t()
-    learned = torch.nn.Parameter(torch.randn(graph.num_nodes, 16) / 4)
+    index = torch.cat([ends[message_edges], ends[message_edges].flip(1)]).t()
+    embedding = torch.nn.Parameter(torch.randn(graph.num_nodes, 16) / 4)
     features, columns = (_standard(np.asarray(part)) for part in (graph.features, edges.features))
     first, last = SAGEConv(features.shape[1] + 16, WIDTH), SAGEConv(WIDTH, WIDTH)
     outputs = 1 if numbers else edges.rows.num_classes
@@ -96,14 +96,14 @@ def by_pyg(edges: Edges, seed: int) -> float:
         torch.nn.Linear(2 * WIDTH + columns.shape[1], WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, outputs)
     )
     layers = torch.nn.ModuleList([first, last, head])
-    optimizer = torch.optim.Adam([learned, *layers.parameters()], lr=0.01, weight_decay=5e-4)
+    optimizer = torch.optim.Adam([embedding, *layers.parameters()], lr=0.01, weight_decay=5e-4)
     y = torch.from_numpy(edges.rows.labels)
     mean, deviation = (float(y[train].mean()), float(y[train].std())) if numbers else (0.0, 1.0)
 
     def score(dropout: float) -> Tensor:
-        hidden = F.dropout(first(torch.cat([features, learned], 1), index).relu(), dropout)
-        scored: Tensor = head(torch.cat([last(hidden, index)[ends].flatten(1), columns], 1)) * deviation + mean
-        return scored
+        hidden = F.dropout(first(torch.cat([features, embedding], 1), index).relu(), dropout)
+        scores: Tensor = head(torch.cat([last(hidden, index)[ends].flatten(1), columns], 1)) * deviation + mean
+        return scores
 
     best = []
     for epoch in range(EPOCHS):
@@ -131,11 +131,11 @@ def row(folder: Path, label: str, numbers: bool, minutes: float, seed: int) -> t
         for file in ("edges.csv", "nodes.csv"):
             if (folder / file).exists():
                 (Path(name) / file).symlink_to((folder / file).absolute())
-        commanded, verdict = by_commands(Path(name), keys, edges.figure, minutes)
+        command_score, verdict = by_commands(Path(name), keys, edges.figure, minutes)
     every = np.arange(edges.columns.shape[1])
-    boosted = [by_boosting(edges, columns, seed) for columns in (np.delete(every, edges.counts), every)]
-    figures = [commanded, *boosted, by_pyg(edges, seed)]
-    print(f"{folder.name}, seed {seed}: {edges.figure} {[round(one, 4) for one in figures]} {verdict}", flush=True)
+    boosting_scores = [by_boosting(edges, columns, seed) for columns in (np.delete(every, edges.counts), every)]
+    figures = [command_score, *boosting_scores, by_pyg(edges, seed)]
+    print(f"{folder.name}, seed {seed}: {edges.figure} {[round(score, 4) for score in figures]} {verdict}", flush=True)
     return edges.figure, figures
 
 
@@ -149,10 +149,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     for folder in options.folders:
-        fixed = options.label, options.numbers, options.minutes
-        runs = [row(folder, *fixed, seed) for seed in range(options.seeds)]
+        arguments = options.label, options.numbers, options.minutes
+        runs = [row(folder, *arguments, seed) for seed in range(options.seeds)]
         spreads = [
-            (statistics.mean(one), statistics.pstdev(one)) for one in zip(*(run[1] for run in runs), strict=True)
+            (statistics.mean(scores), statistics.pstdev(scores))
+            for scores in zip(*(run[1] for run in runs), strict=True)
         ]
         print(f"| {folder.name}, {runs[0][0]} | {' | '.join(NAMES)} |\n|{'---|' * (len(NAMES) + 1)}")
         print(f"| {options.seeds} seeds | {' | '.join(f'{mean:.4f} ± {spread:.4f}' for mean, spread in spreads)} |")

@@ -40,7 +40,7 @@ def draw_graph(num_edges: int) -> tuple[CSC, CSC]:
     return CSC(indptr, src), CSC(indptr, src, time=since)
 
 
-def contenders(plain: CSC, timed: CSC, fanouts: list[int]) -> dict[str, Draw]:
+def contenders(plain: CSC, time_graph: CSC, fanouts: list[int]) -> dict[str, Draw]:
     """Returns functions that draw a batch of seeds with a key, by name."""
     without = NeighborSampler(fanouts, threads=1)
     window = NeighborSampler(fanouts, time="window", window=SPAN // 4, threads=1)
@@ -48,7 +48,7 @@ def contenders(plain: CSC, timed: CSC, fanouts: list[int]) -> dict[str, Draw]:
     spread = np.random.default_rng(1).integers(SPAN // 2, SPAN, BATCH_SIZE)
 
     def at(sampler: NeighborSampler, times: Ids) -> Draw:
-        return lambda seeds, key: sampler.sample(timed, seeds, key=key, times=times)
+        return lambda seeds, key: sampler.sample(time_graph, seeds, key=key, times=times)
 
     return {
         "without times": lambda seeds, key: without.sample(plain, seeds, key=key),
@@ -65,11 +65,11 @@ def main() -> None:
     parser.add_argument("--edges", type=float, default=12e6)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
-    plain, timed = draw_graph(int(options.edges))
+    plain, time_graph = draw_graph(int(options.edges))
     batches = np.random.default_rng(2).integers(0, plain.num_nodes, (options.rounds, 2 * BATCH_SIZE))
     for fanouts in ([15, 10, 5], [10, 10]):
         print(f"fanouts {fanouts}, {plain.num_edges:,} edges")
-        draws = contenders(plain, timed, fanouts)
+        draws = contenders(plain, time_graph, fanouts)
         cpu: dict[str, list[float]] = {name: [] for name in draws}
         edges: dict[str, list[int]] = {name: [] for name in draws}
         for key, row in enumerate(batches):
