@@ -13,7 +13,7 @@ from gnnkit.utils.ranges import MAX_WIDTH, real, switch, whole
 
 
 class GATConv(nn.Module):
-    """Sums W x over in-edges with multi-head attention.
+    """Multi-head attention over in-edges, one layer of a GAT.
 
     Attention is softmax(leaky_relu(a_src . W x_u + a_dst . W x_v [+ a_edge . e])).
     """
