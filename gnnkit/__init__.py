@@ -153,12 +153,6 @@ def predict(
 
     Returns:
         The result. Its `folder` contains `predictions.npy`.
-
-    Examples:
-        >>> import gnnkit, numpy
-        >>> result = gnnkit.predict("outputs/first", graph, folder="outputs/predicted")
-        >>> numpy.load(result.folder / "predictions.npy").shape == (graph.num_nodes,)
-        True
     """
     from gnnkit import config
     from gnnkit.utils.ranges import local_path

@@ -43,7 +43,7 @@ class Schedule(ABC):
     def begin(self, forward: ForwardPass) -> None:  # noqa: B027 - most have nothing to do
         """Called before a pass's first exchange.
 
-        A schedule that counts passes or decides for a pass as a whole does so here.
+        A schedule that counts passes, or decides once for a pass, does so here.
 
         Args:
             forward: The pass that begins.

@@ -356,12 +356,8 @@ class Graph:
     ) -> Graph:
         """Builds the graph of the edges `src[i] -> dst[i]`. `edge_positions` store i.
 
-        Use it for graphs that are arrays already. Edges are sorted by destination, so
-        edge fields are reordered with them. Parallel edges and self-loops are kept.
-        Raises `UserError` with field and position of the first invalid value.
-
         Args:
-            src: [num_edges] each edge's source.
+            src: [num_edges] each edge's source. Parallel edges and loops are kept.
             dst: [num_edges] each edge's destination.
             num_nodes: Number of nodes. Default: the number of feature rows, or the
                 largest id plus one. This id must be below max(1,000,000, 16 num_edges).
@@ -369,12 +365,6 @@ class Graph:
                 nodes.
             threads: Threads that sort. Default: all available cores.
             **fields: Features, labels, weights and other fields of `EdgeListFields`.
-
-        Examples:
-            >>> from gnnkit.graph import Graph
-            >>> graph = Graph.from_edges([0, 5], [5, 0], weight=[0.5, 2.0])
-            >>> graph.num_nodes, graph.csc.weight.tolist(), graph.edge_positions
-            (6, [2.0, 0.5], array([1, 0], dtype=int32))
         """
         values: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
         if unknown := values.keys() - EdgeListFields.__annotations__:

@@ -50,7 +50,7 @@ class Job(JobFacts, ABC):
             order: The request, with checked settings.
 
         Returns:
-            The result, whose `exit_code` becomes that of the command.
+            The result. Its `exit_code` becomes that of the command.
         """
 
     def check(self, order: Order) -> Order:
@@ -267,7 +267,7 @@ class OnRanks(Run):
     """A run of several ranks, started by the launcher or externally.
 
     The leader prepares what `needs` lists, starts the ranks, and watches them.
-    Implement `rank_work`, whose function each rank calls with its shard. When a rank
+    Implement `rank_work`, which returns the function that each rank calls. When a rank
     fails, the others are ended and its error is raised.
     """
 

@@ -152,7 +152,7 @@ def run_in_child(
         patience: How long to wait for progress. Default: `Patience()`.
         beside: Called once, as soon as the process has started. If it raises, the
             process is ended. Default: does nothing.
-        meanwhile: Called a few times per second after `beside`. An error ends the
+        meanwhile: Called a few times per second after that. An error ends the
             process too.
     """
     if is_inline() and not always:

@@ -25,9 +25,9 @@ class BatchNorm(nn.BatchNorm1d):
     rank uses its own rows, and the running statistics do not change. Every rank must
     call this module, even without rows. Unsupported with `sync.on_lost=continue`.
 
-    Use it instead of torch's `BatchNorm1d`, whose statistics would cover one rank's
-    rows. It takes the layer's adjacency as a second argument, and `gnnkit.nn.call`
-    passes it.
+    Use it instead of torch's `BatchNorm1d`, which would compute statistics of one
+    rank's rows. It takes the layer's adjacency as a second argument, which
+    `gnnkit.nn.call` passes.
 
     Examples:
         >>> from gnnkit.nn import BatchNorm

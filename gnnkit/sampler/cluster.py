@@ -22,7 +22,7 @@ class ClusterSampler(NativeSampler):
     more distant nodes do not affect the result.
 
     Choose it for deep models on graphs with clear clusters, because a batch does not
-    grow with the number of hops. The loss of a batch lacks the messages between
+    grow with the number of hops. The loss of a batch omits the messages between
     clusters of different batches, so it is biased.
     """
 

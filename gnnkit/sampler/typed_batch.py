@@ -107,7 +107,7 @@ class TypedBatch(LoadedBatch):
 
     Nodes of a type are in order of discovery, the seeds first.
 
-    A `Loader` whose seeds have a type yields it. Ids count from 0 within each node
+    A `Loader` yields it if the seeds have a type. Ids count from 0 within each node
     type, as in PyG's `HeteroData`.
     """
 

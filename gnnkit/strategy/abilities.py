@@ -39,8 +39,8 @@ class Steps:
     """How a strategy's steps depend on each other.
 
     The declaration decides which synchronisations, checkpoints and restarts a run may
-    combine with the strategy. The defaults suit a strategy whose batches all
-    synchronise and that keeps no state.
+    combine with the strategy. The defaults suit a strategy if its batches all
+    synchronise and it keeps no state.
     """
 
     only_synchronise: bool = True  # whether every batch's `update` is "synchronise"

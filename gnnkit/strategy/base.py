@@ -291,8 +291,8 @@ Update = Literal["synchronise", "own", "accumulate", "average", "correct", "conc
 class Batch:
     """The rows and edges that one rank processes in one step.
 
-    A strategy yields one per step on every rank, also on ranks without rows, whose
-    arrays are then empty. The trainer computes the model on `x` and `adjacencies`, sums
+    A strategy yields one per step on every rank. A rank without rows gets a batch with
+    empty arrays. The trainer computes the model on `x` and `adjacencies`, sums
     the task's losses over `rows`, and takes the step that `update` names.
     """
 

@@ -138,9 +138,9 @@ def whole(
         >>> from gnnkit.utils.ranges import whole
         >>> whole("sampler.fanout", 10, low=0)
         10
-        >>> whole("sampler.fanout", 2.5, low=0)
+        >>> whole("sampler.fanout", -1, low=0)
         Traceback (most recent call last):
-        gnnkit.errors.UserError: sampler.fanout=2.5 must be a whole number of at least 0
+        gnnkit.errors.UserError: sampler.fanout=-1 must be a whole number of at least 0
     """
     number = _index(value)
     if number is None or (low is not None and number < low) or (high is not None and number > high):
