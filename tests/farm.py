@@ -148,18 +148,18 @@ class Farm:
     def _make(self, name: str, error: Path) -> None:
         """Makes a run beside its place. One that was broken off is made anew."""
         place = self.folder / name
-        begun = self.folder / f"{name}.{os.getpid()}"
-        said = io.StringIO()
-        shutil.rmtree(begun, ignore_errors=True)
-        begun.mkdir()
+        new_folder = self.folder / f"{name}.{os.getpid()}"
+        log = io.StringIO()
+        shutil.rmtree(new_folder, ignore_errors=True)
+        new_folder.mkdir()
         try:
-            with within_process(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-                self.runs[name](begun / "run")
+            with within_process(), contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+                self.runs[name](new_folder / "run")
         except Exception:
-            text = f"the shared run {name!r} could not be made\n{said.getvalue()}{traceback.format_exc()}"
+            text = f"the shared run {name!r} could not be made\n{log.getvalue()}{traceback.format_exc()}"
             error.write_text(text, encoding="utf-8")
             return
-        begun.rename(place)
+        new_folder.rename(place)
         (self.folder / f"{name}.files").write_text("\n".join(_lines(place / "run")))
 
 

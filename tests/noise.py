@@ -284,9 +284,9 @@ def loaded(seed: int, count: int, *, sampler: Options = SAMPLER) -> float:
     areas = []
     with torch.no_grad():
         for split in (1, 2):
-            drawn = [(outputs(model, batch), batch["target"]) for batch in batches(split, 1024)]
-            scores = torch.cat([rows[:, 1] - rows[:, 0] for rows, _ in drawn]).numpy()
-            labels = torch.cat([target.y[: target.batch_size] for _, target in drawn]).numpy()
+            draws = [(outputs(model, batch), batch["target"]) for batch in batches(split, 1024)]
+            scores = torch.cat([rows[:, 1] - rows[:, 0] for rows, _ in draws]).numpy()
+            labels = torch.cat([target.y[: target.batch_size] for _, target in draws]).numpy()
             areas.append(_area(scores, labels))
     return float(np.mean(areas))
 

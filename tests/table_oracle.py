@@ -479,16 +479,16 @@ def compare(case: Case, adapter: str) -> str:
         try:
             graph = plain(ADAPTERS[adapter](case, Path(folder)))
         except UserError as error:
-            told, wanted_text = str(error), case.refused
+            message, wanted_text = str(error), case.refused
             if adapter == "import of parts":  # whose rows are those of a part
-                told, wanted_text = (re.sub(r"row \d+", "row", text) for text in (told, wanted_text))
-            wrong = not wanted_text or wanted_text not in told
+                message, wanted_text = (re.sub(r"row \d+", "row", text) for text in (message, wanted_text))
+            wrong = not wanted_text or wanted_text not in message
             return f"refused: {str(error).replace(folder, '')}" if wrong else ""
     if case.refused:
         return f"read, expected {case.refused!r}"
-    wanted = expected(case)
-    names = [name for name, value in wanted.items() if differs(value, graph[name])]
-    return "; ".join(f"{name}: {graph[name]}, expected {wanted[name]}" for name in names)
+    target = expected(case)
+    names = [name for name, value in target.items() if differs(value, graph[name])]
+    return "; ".join(f"{name}: {graph[name]}, expected {target[name]}" for name in names)
 
 
 def check(seed: int, num_adapters: int) -> list[str]:
@@ -496,8 +496,8 @@ def check(seed: int, num_adapters: int) -> list[str]:
     rng = random.Random(seed)
     case = draw(rng)
     names = [name for name in ADAPTERS if reads(case, name)]
-    found = {name: compare(case, name) for name in rng.sample(names, min(num_adapters, len(names)))}
-    return [f"seed {seed}, {name}: {text}" for name, text in found.items() if text]
+    results = {name: compare(case, name) for name in rng.sample(names, min(num_adapters, len(names)))}
+    return [f"seed {seed}, {name}: {text}" for name, text in results.items() if text]
 
 
 def main() -> int:
@@ -507,14 +507,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--adapters", type=int, default=4, help="adapters that read each table")
     options = parser.parse_args()
-    begun, lines = time.monotonic(), list[str]()
+    start, lines = time.monotonic(), list[str]()
     for seed in range(options.seed, options.seed + options.count):
         lines += (new := check(seed, options.adapters))
         if new:
             print(*new, sep="\n", flush=True)
         if (seed + 1) % 100 == 0:
             print(f"{seed + 1 - options.seed} tables in {time.process_time():.0f} processor seconds", flush=True)
-    print(f"{options.count} tables in {time.monotonic() - begun:.0f} s, {len(lines)} differences")
+    print(f"{options.count} tables in {time.monotonic() - start:.0f} s, {len(lines)} differences")
     print(*Counter(line.partition(", ")[2].partition(":")[0] for line in lines).items(), sep="\n")
     return int(bool(lines))
 

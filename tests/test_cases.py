@@ -98,5 +98,5 @@ def test_a_default_that_is_no_case_is_refused(default: list[str]) -> None:
 def test_a_case_that_is_exhaustive_keeps_its_values_id_and_marks() -> None:
     assert exhaustive((1, 2)).values == (1, 2)
     assert exhaustive("ab").values == ("ab",)
-    found = exhaustive(pytest.param(1, id="one", marks=pytest.mark.slow))
-    assert (found.values, found.id, marks(found)) == ((1,), "one", ["slow", "exhaustive"])
+    actual = exhaustive(pytest.param(1, id="one", marks=pytest.mark.slow))
+    assert (actual.values, actual.id, marks(actual)) == ((1,), "one", ["slow", "exhaustive"])

@@ -126,8 +126,8 @@ def test_samplers(name: str, arguments: dict[str, dict[str, Any]]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("dataset"))
 def test_datasets(name: str, arguments: dict[str, dict[str, Any]], tmp_path: Path) -> None:
-    given = {"root": str(store(tmp_path / "store"))} if name == "store" else arguments.get(name, {})
-    testing.check_dataset(configured("dataset", name, **given)())
+    run_keys = {"root": str(store(tmp_path / "store"))} if name == "store" else arguments.get(name, {})
+    testing.check_dataset(configured("dataset", name, **run_keys)())
 
 
 LABELS = {  # that a task reads, of 30 nodes
@@ -569,8 +569,8 @@ class Twisted(Threads):
     broken = ""
 
     def all_to_all(self, rows: Tensor, send_counts: Any, recv_counts: Any) -> Tensor:
-        received = super().all_to_all(rows, send_counts, recv_counts)
-        return received.flip(0) if self.broken == "all_to_all" else received
+        rows_received = super().all_to_all(rows, send_counts, recv_counts)
+        return rows_received.flip(0) if self.broken == "all_to_all" else rows_received
 
     def start(self, rows: Tensor, send_counts: Any, recv_counts: Any, *, index: Tensor | None = None) -> Pending:
         places = index * 0 if self.broken == "index" and index is not None else index
@@ -712,10 +712,10 @@ MAKERS = ["callback", "exchange", "launcher", "logger", "model", "program", "str
 def test_a_check_refuses_what_is_no_plugin(name: str) -> None:
     """A check of a maker gets no made one, and a check of a plugin no class."""
     check = getattr(testing, name)
-    rest = (GRAPH, np.arange(3)) if name == "check_sampler" else ()
+    remainder = (GRAPH, np.arange(3)) if name == "check_sampler" else ()
     wrong = 3 if name.removeprefix("check_") in MAKERS else int
     with pytest.raises(UserError, match="expected "):
-        check(wrong, *rest)
+        check(wrong, *remainder)
 
 
 @pytest.mark.parametrize("check", [testing.check_model, testing.check_witness])

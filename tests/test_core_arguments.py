@@ -142,16 +142,16 @@ def reading(random: Random) -> Any:
     pointers, sources = graph(random)
     extra: dict[str, Make] = {"wanted": costs, "features": rows}
     extra |= dict.fromkeys(("cluster", "rows", "sources", "counts", "keys", "times", "bounds"), ids)
-    given = {name: odd(random, make) if random.random() < 0.1 else None for name, make in extra.items()}
-    given["relations"] = None
-    given["window"] = odd(random, lambda random: random.randrange(9)) if random.random() < 0.3 else None
-    given["latest"] = odd(random, flag, 40)
-    given["floor"] = odd(random, Random.random)
-    given["sharpness"] = odd(random, lambda random: random.randrange(1, 33), 40)
+    run_keys = {name: odd(random, make) if random.random() < 0.1 else None for name, make in extra.items()}
+    run_keys["relations"] = None
+    run_keys["window"] = odd(random, lambda random: random.randrange(9)) if random.random() < 0.3 else None
+    run_keys["latest"] = odd(random, flag, 40)
+    run_keys["floor"] = odd(random, Random.random)
+    run_keys["sharpness"] = odd(random, lambda random: random.randrange(1, 33), 40)
     weight = edge_values(random) if random.random() < 0.1 else None
     num_sources = odd(random, lambda _: 8, 20)
     return SimpleNamespace(
-        csc=SimpleNamespace(indptr=pointers, indices=sources, num_sources=num_sources, weight=weight), **given
+        csc=SimpleNamespace(indptr=pointers, indices=sources, num_sources=num_sources, weight=weight), **run_keys
     )
 
 
@@ -198,8 +198,8 @@ def allocate(random: Random) -> Any:
 
 def sampler(random: Random) -> Any:
     name = random.choice(["neighbor", "equal", "weighted", "balanced", "labor", "metropolis_hastings", "cluster"])
-    given = {argument: make(random) for argument, make in FUNCTIONS[f"Sampler.{name}"].items()}
-    return getattr(_core.Sampler, name)(**given)
+    run_keys = {argument: make(random) for argument, make in FUNCTIONS[f"Sampler.{name}"].items()}
+    return getattr(_core.Sampler, name)(**run_keys)
 
 
 def odd(random: Random, make: Make, one_in: int = 8) -> Any:
@@ -499,13 +499,13 @@ def call(random: Random, function: Callable[..., Any], arguments: Mapping[str, M
     """The result of one call, or None where it is refused."""
     one_in = random.choice([4, 16, 1000, 1000])
     try:
-        given = {name: odd(random, make, one_in) for name, make in arguments.items()}
-        if {"indptr", "indices"} <= given.keys() and random.random() < 0.7:
+        run_keys = {name: odd(random, make, one_in) for name, make in arguments.items()}
+        if {"indptr", "indices"} <= run_keys.keys() and random.random() < 0.7:
             num_sources = random.choice([8, 8, 8, 12, 5, 1])  # other than the eight nodes in a bipartite graph
-            given["indptr"], given["indices"] = graph(random, num_sources)
-            if "num_sources" in given and num_sources != 8:
-                given["num_sources"] = num_sources
-        return function(**given)
+            run_keys["indptr"], run_keys["indices"] = graph(random, num_sources)
+            if "num_sources" in run_keys and num_sources != 8:
+                run_keys["num_sources"] = num_sources
+        return function(**run_keys)
     except BaseException as error:
         check_named(error, arguments)
         return None

@@ -280,7 +280,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dic
     """Composes the configuration in which `section` is `name`, and which runs."""
     clusters = tmp_path_factory.mktemp("data") / "clusters.npy"
     np.save(clusters, np.zeros(3, np.int64))
-    needed = {
+    requirements = {
         "npz": ["dataset.root=file"],
         "edges": ["dataset.root=folder"],
         "graphar": ["dataset.root=folder"],
@@ -301,7 +301,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dic
         row = [(section, names[number]) for section, names in named if number < len(names)]
         keys = [f"{section}={name}" for section, name in row]
         return compose_once(
-            ["strategy=vertex_centric", *keys, *(key for _, name in row for key in needed.get(name, []))]
+            ["strategy=vertex_centric", *keys, *(key for _, name in row for key in requirements.get(name, []))]
         )
 
     def composed(section: str, name: str) -> dict[str, Any]:
@@ -521,10 +521,15 @@ def test_numbers_of_the_environment_are_numbers_where_a_key_takes_no_text(
     keys = {"trainer.lr": "LR", "workers": "N", "model.hidden": "N", "trainer.clip_norm": "LR", "report": "OFF"}
     keys |= {"trainer.precision": "BITS", "output": "JOB"}
     given = [f"{key}={env % name}" for key, name in keys.items()]
-    found = settle(compose_once(["strategy=vertex_centric", "trainer.weight_decay=${oc.env:NO_SUCH,1e-4}", *given]))
-    assert (found.trainer.lr, found.trainer.weight_decay, found.trainer.clip_norm) == (0.02, 1e-4, 0.02)
-    assert (found.workers, found.model.arguments["hidden"], found.report, found.trainer.precision) == (3, 3, False, 64)
-    assert (found.output, found.composed["trainer"]["lr"]) == ("17", 0.02)
+    actual = settle(compose_once(["strategy=vertex_centric", "trainer.weight_decay=${oc.env:NO_SUCH,1e-4}", *given]))
+    assert (actual.trainer.lr, actual.trainer.weight_decay, actual.trainer.clip_norm) == (0.02, 1e-4, 0.02)
+    assert (actual.workers, actual.model.arguments["hidden"], actual.report, actual.trainer.precision) == (
+        3,
+        3,
+        False,
+        64,
+    )
+    assert (actual.output, actual.composed["trainer"]["lr"]) == ("17", 0.02)
     with pytest.raises(UserError, match=r"^trainer.lr=1;2 must be a number above 0 and at most 1e\+06$"):
         settle(compose_once(["strategy=vertex_centric", "trainer.lr=${oc.env:BAD}"]))
     with pytest.raises(UserError, match=r"^workers=0.02 must be null, auto or a whole number"):
@@ -541,11 +546,11 @@ def test_every_optimizer_can_be_chosen() -> None:
 def test_every_option_runs_with_its_own_values(chosen: Callable[..., dict[str, Any]]) -> None:
     """So that what the other tests refuse is refused for the changed value."""
     for section, name in OPTIONS:
-        settled = settle(chosen(section, name))
+        run_settings = settle(chosen(section, name))
         if (section, name) in (("launcher", "outside"), ("launcher", "submitit")):
-            settled.launcher.create()  # no ranks were started, and no sweep is run
+            run_settings.launcher.create()  # no ranks were started, and no sweep is run
         else:
-            dispatch.check(Order(settled))
+            dispatch.check(Order(run_settings))
 
 
 def test_every_job_has_its_facts_and_its_class() -> None:

@@ -95,13 +95,13 @@ FOUND = {
 @pytest.mark.parametrize("page", ["index.html", "howto/keys.html"])
 def test_search_finds_from_disk(page: str, site: Path, browser: Browser) -> None:
     browser.open(site / page, 1300)
-    for words, expected in FOUND.items():
+    for words, reference in FOUND.items():
         links = hits(browser, words)
-        assert any(expected in link for link in links), (words, links)
+        assert any(reference in link for link in links), (words, links)
 
 
 def test_versions_are_published_side_by_side(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [each["version"] for each in json.loads((site.parent / "versions.json").read_text())]
+    names = [load["version"] for load in json.loads((site.parent / "versions.json").read_text())]
     assert names == [site.name, "0.0.10", "0.0.9"]
     assert f'href="{site.name}/index.html"' in (site.parent / "index.html").read_text()
     page = (site / "howto/keys.html").read_text(encoding="utf-8")

@@ -34,8 +34,8 @@ REQUIRED = (
 
 @pytest.fixture(scope="module")
 def uv() -> str:
-    found = os.environ.get("UV") or shutil.which("uv")
-    return found or pytest.skip("needs uv, to make an empty environment")
+    actual = os.environ.get("UV") or shutil.which("uv")
+    return actual or pytest.skip("needs uv, to make an empty environment")
 
 
 @pytest.fixture(scope="module")
@@ -92,22 +92,22 @@ def test_the_sdist_holds_code_configuration_and_rust(built: Path) -> None:
 @pytest.mark.parametrize("hook", ["get_requires_for_build_wheel", "build_editable"])
 def test_a_build_without_rust_ends_in_one_line(hook: str) -> None:
     command = [sys.executable, "-c", f"import gnnkit_build; print(gnnkit_build.{hook})"]
-    where = {"PYTHONPATH": str(ROOT / "packaging"), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, capture_output=True, text=True, env=where, check=False)
+    environment = {"PYTHONPATH": str(ROOT / "packaging"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("gnnkit: a build from source needs Rust")
     assert done.stderr.count("\n") == 1
-    found = subprocess.run(command, check=False, env={**where, "PATH": os.environ["PATH"]})
-    assert found.returncode == 0
+    actual = subprocess.run(command, check=False, env={**environment, "PATH": os.environ["PATH"]})
+    assert actual.returncode == 0
 
 
 def test_a_copy_of_the_sources_without_the_link_to_conf_ends_in_one_line(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "packaging", tmp_path / "packaging")
     shutil.copytree(ROOT / "gnnkit", tmp_path / "gnnkit", ignore=lambda *_: {"conf", "__pycache__"})
     for command in (["-c", "import gnnkit_build; gnnkit_build.build_wheel"], ["-m", "gnnkit", "strategy=auto"]):
-        where = {**os.environ, "PYTHONPATH": f"{tmp_path}:{tmp_path / 'packaging'}"}
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{tmp_path / 'packaging'}"}
         done = subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, env=where, cwd=tmp_path, check=False
+            [sys.executable, *command], capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
         )
         assert done.returncode in (1, 2)
         assert done.stderr.count("\n") == 1
@@ -136,5 +136,5 @@ def test_the_main_job_runs_from_an_empty_environment(built: Path, uv: str, tmp_p
     (result,) = tmp_path.glob("outputs/*/*/result.json")
     assert json.loads(result.read_text())["epochs"] == 2
     assert result.with_name("report.html").exists()
-    where = subprocess.check_output([python, "-c", "import gnnkit; print(gnnkit.__file__)"], cwd=tmp_path, env=clean)
-    assert Path(where.decode().strip()).is_relative_to(environment)
+    place = subprocess.check_output([python, "-c", "import gnnkit; print(gnnkit.__file__)"], cwd=tmp_path, env=clean)
+    assert Path(place.decode().strip()).is_relative_to(environment)

@@ -79,14 +79,14 @@ def barrier(comm: Communicator) -> None:
 def traffic(comm: Communicator, num_messages: int = 150) -> list[tuple[int, str, int]]:
     """Puts messages at random and takes all. Returns sender, tag and number of each."""
     rng = random.Random(comm.rank)
-    sent: Counter[int] = Counter()
+    counter: Counter[int] = Counter()
     with comm.mailbox() as box:
         for number in range(num_messages):
             dst, size = rng.randrange(comm.world_size), rng.choice([0, 1, 1000, 100_000])
             x = torch.full((size,), number, dtype=torch.float32)
             box.put(dst, rng.choice("ab"), {"number": number, "size": size}, {"x": x})
-            sent[dst] += 1
-        counts = comm.all_reduce(torch.tensor([sent[rank] for rank in range(comm.world_size)]))
+            counter[dst] += 1
+        counts = comm.all_reduce(torch.tensor([counter[rank] for rank in range(comm.world_size)]))
         messages = [box.take(timeout=GUARD) for _ in range(int(counts[comm.rank]))]
         assert all(
             torch.equal(message.tensors["x"], torch.full((message.fields["size"],), float(message.fields["number"])))
@@ -133,9 +133,9 @@ def leaves_early(comm: Communicator) -> None:
         box.close()
     else:
         assert box.take("last", src=1, timeout=GUARD).fields == {"value": 7}
-        with pytest.raises(PeerLost, match="rank 0: lost its peer rank 1, which has closed its mailbox") as lost:
+        with pytest.raises(PeerLost, match="rank 0: lost its peer rank 1, which has closed its mailbox") as caught:
             box.take("more", src=1, timeout=GUARD)
-        assert lost.value.rank == 1
+        assert caught.value.rank == 1
         assert box.gone() == {1}
         with pytest.raises(PeerLost, match="rank 1, which has closed"):
             box.put(1, "late")
@@ -182,9 +182,9 @@ def killed(comm: Communicator) -> None:
             box.put(rank, "killed")
         os.kill(os.getpid(), signal.SIGKILL)
     box.take("killed", src=2, timeout=GUARD)
-    with pytest.raises(PeerLost, match="lost its peer rank 2, which closed its connection without a goodbye") as lost:
+    with pytest.raises(PeerLost, match="lost its peer rank 2, which closed its connection without a goodbye") as caught:
         box.take("gradient", src=2, timeout=NEVER)
-    assert lost.value.rank == 2
+    assert caught.value.rank == 2
     assert box.gone() == {2}
     with pytest.raises(PeerLost, match="rank 2"):
         box.put(2, "gradient")
@@ -215,9 +215,9 @@ def test_a_thread_that_fails_ends_the_wait_for_its_messages(world_size: int) -> 
             box.take("x", src=1, timeout=NEVER)
         noticed.append(comm.rank)
 
-    with pytest.raises(ZeroDivisionError, match="mine") as shown:
+    with pytest.raises(ZeroDivisionError, match="mine") as output:
         Threads.run(work, world_size)
-    assert shown.value.__notes__ == ["on rank 1"]
+    assert output.value.__notes__ == ["on rank 1"]
     assert sorted(noticed) == [rank for rank in range(world_size) if rank != 1]
 
 

@@ -50,10 +50,10 @@ def test_the_rows_of_each_type_are_found_in_its_columns(widths: tuple[int | None
     rows = np.asarray(graph.features)
     schema = graph.schema
     assert schema.feature_tables is not None
-    for (name, count), table, expected in zip(schema.node_types, schema.feature_tables, tables(*widths), strict=True):
-        placeholder = np.ones((count, 1)) if expected is None else expected
+    for (name, count), table, reference in zip(schema.node_types, schema.feature_tables, tables(*widths), strict=True):
+        placeholder = np.ones((count, 1)) if reference is None else reference
         np.testing.assert_array_equal(rows[schema.nodes(name), table.columns], placeholder)
-        assert table.kind == ("none" if expected is None else "dense")
+        assert table.kind == ("none" if reference is None else "dense")
     shared = len(set(widths)) == 1
     assert isinstance(graph.features, SparseFeatures) != shared
     assert rows.shape[1] == (widths[0] if shared else sum(1 if width is None else width for width in widths))
@@ -119,8 +119,8 @@ def test_an_import_and_a_partition_keep_the_same_schema(inputs: str, symmetrize:
     keys = ["dataset=saved", f"dataset.root={tmp_path}/graph", f"dataset.symmetrize={symmetrize}".lower()]
     stores = [tmp_path / job for job in ("import", "partition")]
     for store in stores:
-        asked = [*keys, "workers=2", f"inputs={inputs}", "strategy=individual_sample", "model=rgcn"]
-        assert main([f"job={store.name}", *asked, f"output={store}"]) == 0
+        names = [*keys, "workers=2", f"inputs={inputs}", "strategy=individual_sample", "model=rgcn"]
+        assert main([f"job={store.name}", *names, f"output={store}"]) == 0
     again = tmp_path / "again"
     assert main(["job=import", "dataset=store", f"dataset.root={stores[0]}", "workers=3", f"output={again}"]) == 0
     schemas = [Manifest.load(store).types for store in (*stores, again)]

@@ -27,18 +27,18 @@ def operands(n, f, k, dtype=torch.float32):
 
 def run(form, given):
     out = form(*given)
-    used = [each for each in given if each.requires_grad]
-    return [out.detach(), *torch.autograd.grad(out.square().sum(), used, allow_unused=True)]
+    is_used = [each for each in given if each.requires_grad]
+    return [out.detach(), *torch.autograd.grad(out.square().sum(), is_used, allow_unused=True)]
 
 
 @pytest.mark.parametrize(("f", "k"), [(96, 32), (32, 96)])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_products_and_gradients_are_those_of_torch(computed, form, f, k):
     given = operands(2 * CHUNK + 17, f, k)
-    expected = run(form, given)
+    reference = run(form, given)
     with fast_products():
-        found = run(form, given)
-    for got, wanted in zip(found, expected, strict=True):
+        result = run(form, given)
+    for got, wanted in zip(result, reference, strict=True):
         if wanted is not None:
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
     assert bool(computed) == (form is not FORMS["by name"])
@@ -59,9 +59,9 @@ def test_second_gradients_are_those_of_torch(computed):
         (rows,) = torch.autograd.grad((x @ w).square().sum(), x, create_graph=True)
         return torch.autograd.grad(rows.square().sum(), w)[0]
 
-    expected = penalty()
+    reference = penalty()
     with fast_products():
-        torch.testing.assert_close(penalty(), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+        torch.testing.assert_close(penalty(), reference, rtol=1e-4, atol=1e-5 * float(reference.abs().max()))
     assert computed
 
 
@@ -148,14 +148,14 @@ def test_without_instructions_for_bfloat16_products_are_computed_in_float32_and_
     given = operands(CHUNK + 17, 96, 32)
     with torch.autocast("cpu", torch.bfloat16), fast_products():
         out = form(*given)
-        found = torch.autograd.grad(out.float().square().sum(), given, allow_unused=True)
+        actual = torch.autograd.grad(out.float().square().sum(), given, allow_unused=True)
     assert "_Rounded" in out.grad_fn.name()
     exact = [each.detach().bfloat16().double().requires_grad_() for each in given]
-    wanted = form(*exact)
+    target = form(*exact)
     assert out.dtype == torch.bfloat16
-    torch.testing.assert_close(out.double(), wanted, rtol=2**-8, atol=1e-4)  # half of the last place
-    expected = torch.autograd.grad(wanted.square().sum(), exact, allow_unused=True)
-    for got, true, one in zip(found, expected, given, strict=True):
+    torch.testing.assert_close(out.double(), target, rtol=2**-8, atol=1e-4)  # half of the last place
+    reference = torch.autograd.grad(target.square().sum(), exact, allow_unused=True)
+    for got, true, one in zip(actual, reference, given, strict=True):
         assert (got is None) == (true is None)
         if got is not None:
             assert got.dtype == one.dtype

@@ -112,18 +112,18 @@ def test_sums_by_all_factors(pair: Pair, rows: tuple[int, torch.dtype]) -> None:
             exact = Factors(
                 *(v if v is None else v.double() for v in (factors.edge, factors.source, factors.destination))
             )
-            found = b.sum(x, factors)
-            assert found.dtype == dtype
-            close(found, a.sum(x.double(), exact), dtype)
-        added, expected = before.clone(), before.to(F64, copy=True)
+            actual = b.sum(x, factors)
+            assert actual.dtype == dtype
+            close(actual, a.sum(x.double(), exact), dtype)
+        added, reference = before.clone(), before.to(F64, copy=True)
         b.add_sum(x, factors, added)
-        a.add_sum(x.double(), exact, expected)
-        close(added, expected, dtype)
+        a.add_sum(x.double(), exact, reference)
+        close(added, reference, dtype)
         assert torch.equal(added[:, width:], before[:, width:])
-        narrow, expected = before[:, :1].contiguous(), before[:, :1].to(F64, copy=True).contiguous()
+        narrow, reference = before[:, :1].contiguous(), before[:, :1].to(F64, copy=True).contiguous()
         b.add_sum(x, Factors(edge), narrow)
-        a.add_sum(x.double(), Factors(edge.double()), expected)
-        close(narrow, expected, dtype)
+        a.add_sum(x.double(), Factors(edge.double()), reference)
+        close(narrow, reference, dtype)
 
 
 @pytest.mark.slow
@@ -156,8 +156,8 @@ def test_own_rows_are_added_or_stand_beside(pair: Pair, rows: tuple[int, torch.d
     close(of_triton.sum(x.view(NUM_SRC, width, 1), own=-2), native.sum(x.view(NUM_SRC, width, 1), own=-2), dtype)
     for factors in (Factors(), Factors(edge), Factors(None, None, destination)):
         close(of_triton.sum_beside(x, factors), native.sum_beside(x, factors), dtype)
-        found = of_triton.transpose().sum_beside_backward(grad, factors.transpose)
-        close(found, native.transpose().sum_beside_backward(grad, factors.transpose), dtype)
+        actual = of_triton.transpose().sum_beside_backward(grad, factors.transpose)
+        close(actual, native.transpose().sum_beside_backward(grad, factors.transpose), dtype)
 
 
 @pytest.mark.slow
@@ -167,8 +167,8 @@ def test_maxima_are_of_the_first_edge_and_nan_is_the_largest(pair: Pair, rows: t
     for a, b in [(native, of_triton), (native.transpose(), of_triton.transpose())]:
         x = drawn(a.num_src, width, dtype=dtype).round()  # with ties
         x[2, 0], x[-4, 0], x[-2, 0], x[-1] = -torch.inf, torch.nan, torch.inf, -torch.inf
-        (best, arg), (expected, same_arg) = b.max(x), a.max(x)
-        torch.testing.assert_close(best, expected, rtol=0, atol=0, equal_nan=True)
+        (best, arg), (reference, same_arg) = b.max(x), a.max(x)
+        torch.testing.assert_close(best, reference, rtol=0, atol=0, equal_nan=True)
         assert torch.equal(arg, same_arg)
     x, grad = drawn(NUM_SRC, width, dtype=dtype).round(), drawn(NUM_DST, width, dtype=dtype)
     best, arg = of_triton.max(x)
@@ -206,7 +206,7 @@ def test_attention_by_kernels_of_triton_has_the_gradients_of_the_native_ones(
         z = edges.weighted_sum(x, powers / by_destination.spread(by_destination.sum(powers)))
         return [z, *torch.autograd.grad(z.sin().sum(), (scores, x))]
 
-    expected = attention()
+    reference = attention()
     monkeypatch.setattr(EdgeKernels, "of", interpreted.TritonKernels.of_csc)
-    for found, same in zip(attention(), expected, strict=True):
-        close(found, same)
+    for actual, same in zip(attention(), reference, strict=True):
+        close(actual, same)

@@ -111,16 +111,16 @@ def test_a_launcher_that_cannot_start_the_ranks_is_refused(
 def test_a_launcher_of_jobs_needs_a_sweep(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("submitit")
     assert main([*PLAIN, f"job={job}", "launcher=submitit"]) == 2
-    told = "launcher=submitit starts jobs, not ranks: add -m to run a sweep, or leave the launcher out"
-    assert told in capsys.readouterr().err
+    message = "launcher=submitit starts jobs, not ranks: add -m to run a sweep, or leave the launcher out"
+    assert message in capsys.readouterr().err
 
 
 def swept(keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Launcher, list[str]]:
     """Returns the launcher of a sweep, and what the jobs are told of launchers."""
     monkeypatch.chdir(tmp_path)
     overrides, hydra = config.split([*PLAIN, "job=partition", "seed=1,2", *keys])
-    found = _Sweep(overrides, [], hydra, config.compose)
-    return found.launcher, [text for text in found.overrides if text.startswith("launcher")]
+    actual = _Sweep(overrides, [], hydra, config.compose)
+    return actual.launcher, [text for text in actual.overrides if text.startswith("launcher")]
 
 
 @pytest.mark.slow
@@ -139,9 +139,9 @@ def test_a_launcher_is_of_the_jobs_of_a_sweep_where_it_starts_jobs(
     keys: list[str], expected: str, left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("submitit")
-    launcher, told = swept(keys, tmp_path, monkeypatch)
+    launcher, message = swept(keys, tmp_path, monkeypatch)
     assert type(launcher).__name__ == expected
-    assert told == left
+    assert message == left
     if "launcher.n_jobs=3" in keys:
         assert launcher.n_jobs == 3  # type: ignore[attr-defined]
 

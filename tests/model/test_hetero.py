@@ -253,14 +253,14 @@ def test_planned_words_are_an_upper_bound(tmp_path: Path) -> None:
 def test_a_run_is_loaded_into_a_new_model_and_predicts(tmp_path: Path, make: Callable[[], nn.Module]) -> None:
     result = train(tmp_path, make())
     assert result["exact"]
-    loaded = gnnkit.load(result.folder, make())  # with lazy layers again
+    trained_model = gnnkit.load(result.folder, make())  # with lazy layers again
     data = hetero_data()
-    out = loaded(*dictionaries(data, torch.float32)[:2])
+    out = trained_model(*dictionaries(data, torch.float32)[:2])
     with within_process():
-        predicted = gnnkit.predict(
+        predictions = gnnkit.predict(
             result.folder, data, model=make(), write=["logits"], folder=tmp_path / "new", comm="threads", workers=2
         )
-    logits = np.load(predicted.folder / "logits.npy")[:PAPERS]
+    logits = np.load(predictions.folder / "logits.npy")[:PAPERS]
     np.testing.assert_allclose(logits, (out["paper"] if isinstance(out, dict) else out).detach(), atol=1e-5)
 
 

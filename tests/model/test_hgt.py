@@ -83,11 +83,11 @@ def test_a_layer_is_pygs(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     (layer,) = layers_of(Graph.of(data), 1)
     result = ours(torch.cat([*x_dict.values()]), layer)
     parts = dict(zip(SIZES, result.split([*SIZES.values()]), strict=True))
-    expected = theirs(x_dict, data.edge_index_dict)
+    reference = theirs(x_dict, data.edge_index_dict)
     gradients: list[list[Tensor]] = []
-    for rows in (parts, expected):
-        torch.testing.assert_close(*(rows_of["paper"] for rows_of in (parts, expected)), rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(*(rows_of["author"] for rows_of in (parts, expected)), rtol=1e-9, atol=1e-9)
+    for rows in (parts, reference):
+        torch.testing.assert_close(*(rows_of["paper"] for rows_of in (parts, reference)), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(*(rows_of["author"] for rows_of in (parts, reference)), rtol=1e-9, atol=1e-9)
         loss = sum((rows[name] * torch.arange(ROWS)).square().sum() for name in ("paper", "author"))
         gradients.append([*torch.autograd.grad(loss, [x_dict[name] for name in ("paper", "author", "source")])])
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
@@ -109,11 +109,11 @@ def test_parameters_of_empty_types_and_relations_have_gradients_of_zero() -> Non
     (layer,) = layers_of(Graph.of(data), 1)
     conv(torch.cat([*data.x_dict.values()]), layer).square().sum().backward()
     for parameter in (conv.key_value.weight, conv.query.bias, conv.out.weight, conv.skip):
-        used = parameter.grad.flatten(1).abs().sum(1) > 0  # type: ignore[union-attr]
-        assert used.tolist()[:3] == [True, False, True]
+        is_used = parameter.grad.flatten(1).abs().sum(1) > 0  # type: ignore[union-attr]
+        assert is_used.tolist()[:3] == [True, False, True]
     for parameter in (conv.key_relation, conv.value_relation, conv.prior):
-        used = parameter.grad.flatten(1).abs().sum(1) > 0  # type: ignore[union-attr]
-        assert used.tolist() == [name != "unused" for _, name, _ in ENDS]
+        is_used = parameter.grad.flatten(1).abs().sum(1) > 0  # type: ignore[union-attr]
+        assert is_used.tolist() == [name != "unused" for _, name, _ in ENDS]
 
 
 def test_sparse_rows_give_the_logits_of_dense_rows() -> None:

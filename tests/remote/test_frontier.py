@@ -60,9 +60,9 @@ def seeds(rank: int) -> Ids:
 
 def sampled(sampler: Sampler, cut: Sequence[Shard]) -> list[tuple[MiniBatch, np.ndarray, MessageCounter]]:
     def work(comm: Communicator) -> tuple[MiniBatch, np.ndarray, MessageCounter]:
-        shard, sent = cut[comm.rank], MessageCounter.zeros(comm.world_size)
+        shard, counter = cut[comm.rank], MessageCounter.zeros(comm.world_size)
         frontier = Frontier(shard, Owners.of(shard, comm), sampler, comm)
-        return *frontier.sample(seeds(comm.rank), KEY, comm, sent), sent
+        return *frontier.sample(seeds(comm.rank), KEY, comm, counter), counter
 
     return Threads.run(work, len(cut))
 
@@ -70,9 +70,9 @@ def sampled(sampler: Sampler, cut: Sequence[Shard]) -> list[tuple[MiniBatch, np.
 def assert_equal(found: MiniBatch, expected: MiniBatch) -> None:
     np.testing.assert_array_equal(found.seeds, expected.seeds, strict=True)
     assert len(found.blocks) == len(expected.blocks)
-    for one, two in zip(found.blocks, expected.blocks, strict=True):
+    for first, two in zip(found.blocks, expected.blocks, strict=True):
         for name in ("indptr", "indices", "src_nodes", "edge_ids", "weight"):
-            here, there = getattr(one, name), getattr(two, name)
+            here, there = getattr(first, name), getattr(two, name)
             assert (here is None) == (there is None), name
             if here is not None:
                 np.testing.assert_array_equal(here, there, strict=True, err_msg=name)
@@ -107,15 +107,15 @@ def test_nodes_that_repeat_draw_alike_and_owners_draw_without_messages() -> None
     def work(comm: Communicator) -> None:
         shard = cut[comm.rank]
         frontier = Frontier(shard, Owners.of(shard, comm), sampler, comm)
-        drawn = frontier.draw(nodes, 0, KEY, comm)
-        expected = sampler.draw(GRAPH.csc, nodes, 0, key=KEY)
-        np.testing.assert_array_equal(drawn.indptr, expected.indptr)
-        np.testing.assert_array_equal(drawn.edges["source"], expected.sources)
-        own = frontier.draw_owned(shard.owned[::-1], 0, KEY)
-        expected = sampler.draw(GRAPH.csc, shard.owned[::-1], 0, key=KEY)
-        np.testing.assert_array_equal(own.hop.indptr, expected.indptr)
-        np.testing.assert_array_equal(own.hop.sources, expected.sources)
-        np.testing.assert_array_equal(own.hop.edge_ids, expected.edge_ids)
+        sample = frontier.draw(nodes, 0, KEY, comm)
+        reference = sampler.draw(GRAPH.csc, nodes, 0, key=KEY)
+        np.testing.assert_array_equal(sample.indptr, reference.indptr)
+        np.testing.assert_array_equal(sample.edges["source"], reference.sources)
+        own_rows = frontier.draw_owned(shard.owned[::-1], 0, KEY)
+        reference = sampler.draw(GRAPH.csc, shard.owned[::-1], 0, key=KEY)
+        np.testing.assert_array_equal(own_rows.hop.indptr, reference.indptr)
+        np.testing.assert_array_equal(own_rows.hop.sources, reference.sources)
+        np.testing.assert_array_equal(own_rows.hop.edge_ids, reference.edge_ids)
 
     Threads.run(work, 3)
 

@@ -57,11 +57,11 @@ def calibrated(task: ClassTask, graph: Graph, outputs: Tensor, grid: Grid = ONE)
     """Returns what each rank has chosen, its lines, and its details."""
 
     def work(worker: Any) -> tuple[LabelFacts, Any, Any]:
-        own = type(task)(**keys_of(task))
-        own.begin(worker)
+        rank_task = type(task)(**keys_of(task))
+        rank_task.begin(worker)
         rows = outputs[torch.from_numpy(worker.owned.astype(np.int64))]
-        lines = own.calibrate(rows, worker)
-        return own.facts(), lines, own.details(rows, worker)
+        lines = rank_task.calibrate(rows, worker)
+        return rank_task.facts(), lines, rank_task.details(rows, worker)
 
     return on_ranks(task.prepare(graph)[0], grid, work)
 
@@ -75,15 +75,15 @@ def keys_of(task: ClassTask) -> dict[str, Any]:
 def test_the_threshold_has_the_best_f1(seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     scores = (torch.rand(60, generator=draw, dtype=torch.float64) * 20).round() / 20  # with ties
-    wanted = (torch.rand(60, generator=draw) < 0.3 * scores).long()
+    is_target = (torch.rand(60, generator=draw) < 0.3 * scores).long()
 
     def f1(threshold: float) -> float:
-        predicted = scores >= threshold
-        return float(2 * wanted[predicted].sum() / (predicted.sum() + wanted.sum()))
+        is_predicted = scores >= threshold
+        return float(2 * is_target[is_predicted].sum() / (is_predicted.sum() + is_target.sum()))
 
-    assert f1(best_threshold(scores, wanted)) == max(f1(float(score)) for score in scores)
-    assert best_threshold(scores, torch.zeros_like(wanted)) == 0.5
-    assert best_threshold(torch.full_like(scores, 0.1), wanted) == 0.5
+    assert f1(best_threshold(scores, is_target)) == max(f1(float(score)) for score in scores)
+    assert best_threshold(scores, torch.zeros_like(is_target)) == 0.5
+    assert best_threshold(torch.full_like(scores, 0.1), is_target) == 0.5
 
 
 @pytest.mark.slow
@@ -99,12 +99,12 @@ def test_probabilities_fit_the_validation_nodes(weights: Any) -> None:
         prior = PRIOR * (np.exp(log_inverse) - log_inverse)
         return float(F.cross_entropy(logits * np.exp(log_inverse), labels, reduction="sum")) + prior
 
-    expected = np.exp(-minimize_scalar(nll, bounds=(-3, 3), method="bounded", options={"xatol": 1e-10}).x)
+    reference = np.exp(-minimize_scalar(nll, bounds=(-3, 3), method="bounded", options={"xatol": 1e-10}).x)
     assert lines == []
-    assert details["calibration"]["temperature"] == pytest.approx(expected, rel=1e-5)
+    assert details["calibration"]["temperature"] == pytest.approx(reference, rel=1e-5)
     assert details["calibration"]["test_error"] < details["calibration"]["test_error_uncalibrated"]
-    chosen, raw = facts.in_unit(outputs)[val].softmax(1), outputs[val].softmax(1)
-    for name, rows in (("val_error", chosen), ("val_error_uncalibrated", raw)):
+    choice, raw = facts.in_unit(outputs)[val].softmax(1), outputs[val].softmax(1)
+    for name, rows in (("val_error", choice), ("val_error_uncalibrated", raw)):
         error = multiclass_calibration_error(rows.float(), labels, num_classes=2, n_bins=BINS)
         assert details["calibration"][name] == pytest.approx(float(error), abs=1e-5)
 
@@ -115,12 +115,12 @@ def test_a_rare_class_is_weighted_by_the_root_of_its_share(share: float, factors
     counts = np.bincount(graph.labels[graph.split == Split.TRAIN])
     for grid in (ONE, Grid(3, 1, 1)):
         for facts, _, _ in calibrated(NodeClassification(), graph, drawn_outputs(graph), grid):
-            expected = np.sqrt(counts.sum() / 2 / counts) if factors else None
-            assert facts.class_weights == (None if expected is None else pytest.approx(expected, rel=1e-12))
-    trained = NodeClassification()
-    trained.recall(LabelFacts())
-    on_ranks(graph, ONE, trained.begin)
-    assert trained.facts().class_weights is None  # of new data that have a rare class
+            reference = np.sqrt(counts.sum() / 2 / counts) if factors else None
+            assert facts.class_weights == (None if reference is None else pytest.approx(reference, rel=1e-12))
+    new_task = NodeClassification()
+    new_task.recall(LabelFacts())
+    on_ranks(graph, ONE, new_task.begin)
+    assert new_task.facts().class_weights is None  # of new data that have a rare class
 
 
 @pytest.mark.parametrize("rare", [0, 1])
@@ -133,11 +133,14 @@ def test_the_table_is_that_of_the_rare_class(rare: int) -> None:
     assert details["thresholds"]["class"] == rare
     for split, code in (("val", Split.VAL), ("test", Split.TEST)):
         rows = torch.from_numpy(graph.split == code)
-        scores, wanted = facts.in_unit(outputs)[rows].softmax(1)[:, rare], torch.from_numpy(graph.labels == rare)[rows]
+        scores, is_target = (
+            facts.in_unit(outputs)[rows].softmax(1)[:, rare],
+            torch.from_numpy(graph.labels == rare)[rows],
+        )
         for row in details["thresholds"][split]:
-            predicted = scores >= row["threshold"]
-            assert row["precision"] == pytest.approx(float(binary_precision(predicted.long(), wanted.long())))
-            assert row["recall"] == pytest.approx(float(binary_recall(predicted.long(), wanted.long())))
+            is_predicted = scores >= row["threshold"]
+            assert row["precision"] == pytest.approx(float(binary_precision(is_predicted.long(), is_target.long())))
+            assert row["recall"] == pytest.approx(float(binary_recall(is_predicted.long(), is_target.long())))
             if row["threshold"] == facts.thresholds[rare]:
                 assert row["f1"] == pytest.approx(details["per_class"][split][rare]["f1"])
     best = max(row["f1"] for row in details["thresholds"]["val"])
@@ -197,10 +200,10 @@ def test_nothing_is_chosen_without_validation_nodes() -> None:
     graph = customers()
     graph = replace(graph, split=np.where(graph.split == Split.VAL, Split.TRAIN, graph.split))
     for task, lines in ((NodeClassification(), 1), (NodeClassification(threshold=None, calibration=None), 0)):
-        ((facts, found, _),) = calibrated(task, graph, drawn_outputs(graph))
+        ((facts, actual, _),) = calibrated(task, graph, drawn_outputs(graph))
         assert facts.thresholds is facts.mean is None
-        assert len(found) == lines
-        assert all("the validation split is empty" in line for line in found)
+        assert len(actual) == lines
+        assert all("the validation split is empty" in line for line in actual)
 
 
 def test_a_number_decides_between_two_classes_only() -> None:
@@ -221,7 +224,7 @@ def test_a_saved_model_decides_as_its_run(tmp_path: Path) -> None:
             write=["predictions", "probabilities"],
             **KEYS | {"report": True},
         )
-        predicted = gnnkit.predict(
+        predictions = gnnkit.predict(
             run.folder, graph, folder=tmp_path / "new", comm="threads", write=["predictions", "probabilities"]
         )
     threshold, rows = run["threshold"]["fraud"], np.load(run.folder / "probabilities.npy")
@@ -231,7 +234,7 @@ def test_a_saved_model_decides_as_its_run(tmp_path: Path) -> None:
     assert np.array_equal(labels, rows[:, 1] >= threshold)
     for name in ("predictions", "probabilities"):
         np.testing.assert_allclose(
-            np.load(predicted.folder / f"{name}.npy"), np.load(run.folder / f"{name}.npy"), atol=1e-5
+            np.load(predictions.folder / f"{name}.npy"), np.load(run.folder / f"{name}.npy"), atol=1e-5
         )
     np.testing.assert_allclose(gnnkit.load(run.folder)(graph).detach().softmax(1), rows, atol=1e-5)
     with within_process():

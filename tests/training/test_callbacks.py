@@ -25,8 +25,8 @@ on_ranks = few("keys", RANKS, default=[RANKS[0]])
 
 def run(folder: Path, *callbacks: Any, **keys: Any) -> Any:
     trainer = {"max_epochs": 6, "precision": 64, "check_val_every_n_epoch": 1, **keys.pop("trainer", {})}
-    chosen = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads", "logger": "csv", **keys}
-    return gnnkit.train(small_graph(), folder=folder, trainer=trainer, callbacks=callbacks, report=False, **chosen)
+    run_keys = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads", "logger": "csv", **keys}
+    return gnnkit.train(small_graph(), folder=folder, trainer=trainer, callbacks=callbacks, report=False, **run_keys)
 
 
 class Shrink(L.Callback):

@@ -67,13 +67,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[f
     """What one rank logs, and what its test step does."""
     folder = tmp_path_factory.mktemp("measured") / "one"
     one = train(seeded(Measured), folder, 1, trainer=EVERY)
-    expected = {name: logged(folder, name) for name in ("seen", "own_loss", "right", "area", "val_loss")}
-    assert expected["right"] == logged(folder, "val_accuracy")
-    assert expected["own_loss"] == pytest.approx(expected["val_loss"], rel=1e-6)
-    assert len(expected["seen"]) == 4
-    assert len(expected["area"]) == 2
+    reference = {name: logged(folder, name) for name in ("seen", "own_loss", "right", "area", "val_loss")}
+    assert reference["right"] == logged(folder, "val_accuracy")
+    assert reference["own_loss"] == pytest.approx(reference["val_loss"], rel=1e-6)
+    assert len(reference["seen"]) == 4
+    assert len(reference["area"]) == 2
     assert one["test_step"] == {"tested": pytest.approx(one["test_accuracy"])}
-    return expected, one["test_step"]
+    return reference, one["test_step"]
 
 
 @pytest.mark.slow
@@ -167,8 +167,8 @@ def test_hooks_are_called_on_all_ranks_in_the_order_of_lightning(
     assert len(notes) == keys["workers"]
     for rank, lines in enumerate(notes):
         steps_here = keys.get("sync") != "leader" or rank == 0
-        expected = alone if steps_here else [line for line in alone if "before_step" not in line]
-        assert lines == expected, rank
+        reference = alone if steps_here else [line for line in alone if "before_step" not in line]
+        assert lines == reference, rank
 
 
 class Clipping(Own):
@@ -333,11 +333,11 @@ def test_no_rank_ends_an_epoch_alone() -> None:
 
 
 def test_a_callback_sees_the_gradient_before_the_model_clips_it() -> None:
-    seen = []
+    values = []
 
     class Watching(L.Callback):
         def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-            seen.append(float(weight.grad))  # type: ignore[arg-type]
+            values.append(float(weight.grad))  # type: ignore[arg-type]
 
     class Halving(Own):
         def configure_gradient_clipping(self, optimizer: Any, *_: Any) -> None:
@@ -349,4 +349,4 @@ def test_a_callback_sees_the_gradient_before_the_model_clips_it() -> None:
     hooks.before_step(SimpleNamespace(model=seeded(Halving), trainer=trainer), None)
     weight.grad = torch.tensor(0.5)
     optimizer.step()
-    assert (seen, float(weight)) == ([0.5], 0.75)
+    assert (values, float(weight)) == ([0.5], 0.75)

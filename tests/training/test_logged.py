@@ -32,11 +32,11 @@ def value(number: float, weight: float, reduce: str = "mean") -> LoggedValue:
 
 def test_values_join_by_their_weights_and_empty_ones_do_not_count() -> None:
     ones = [(1.0, 2.0), (4.0, 1.0), (math.nan, 0.0)]
-    for reduce, expected in {"mean": 2.0, "sum": 5.0, "min": 1.0, "max": 4.0}.items():
+    for reduce, reference in {"mean": 2.0, "sum": 5.0, "min": 1.0, "max": 4.0}.items():
         for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
             first, *others = (value(*ones[place], reduce) for place in order)
-            assert first.merge(others).value == expected
-            assert first.merge(others[:1]).merge(others[1:]).value == expected, "in any groups"
+            assert first.merge(others).value == reference
+            assert first.merge(others[:1]).merge(others[1:]).value == reference, "in any groups"
     for reduce in REDUCTIONS:
         assert math.isnan(value(1.0, 1, reduce).merge([value(math.nan, 1, reduce)]).value), "of a rank with rows"
         assert value(3.0, 0, reduce).merge([value(3.0, 0, reduce)]).value in (3.0, 6.0), "no rank has rows"
@@ -60,10 +60,10 @@ def one_sided_graph(split: int = 2) -> Graph:
 
 
 def train(folder: Path, model: Any, *callbacks: Any, **keys: Any) -> Any:
-    given: dict[str, Any] = {"strategy": "vertex_centric", "partition": "contiguous", "threads": 1, "workers": 2}
-    given |= {"comm": {"name": "threads", "timeout": GUARD}, **BARE} | keys
-    trainer = {"max_epochs": 8, "precision": 64, "checkpoint": False, **given.pop("trainer", {})}
-    return gnnkit.train(one_sided_graph(), model=model, folder=folder, callbacks=callbacks, trainer=trainer, **given)
+    run_keys: dict[str, Any] = {"strategy": "vertex_centric", "partition": "contiguous", "threads": 1, "workers": 2}
+    run_keys |= {"comm": {"name": "threads", "timeout": GUARD}, **BARE} | keys
+    trainer = {"max_epochs": 8, "precision": 64, "checkpoint": False, **run_keys.pop("trainer", {})}
+    return gnnkit.train(one_sided_graph(), model=model, folder=folder, callbacks=callbacks, trainer=trainer, **run_keys)
 
 
 class Watched(Own):
@@ -139,10 +139,10 @@ def test_early_stopping_sees_one_figure_on_all_ranks_and_that_of_one_worker(
         result = train(tmp_path / name, seeded(model), stop, Notes(tmp_path / f"{name}-notes"), **more)
         assert result["epochs"] == 8, "the loss falls in all epochs"
         assert result["stopped"] is None
-    seen = [np.loadtxt(path) for path in sorted(tmp_path.glob("*-notes/seen*"))]
-    assert len(seen) == 1 + int(keys.get("workers", 2))
-    for each in seen:
-        np.testing.assert_allclose(each, seen[-1], rtol=1e-5)
+    values = [np.loadtxt(path) for path in sorted(tmp_path.glob("*-notes/seen*"))]
+    assert len(values) == 1 + int(keys.get("workers", 2))
+    for each in values:
+        np.testing.assert_allclose(each, values[-1], rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ class Scheduled(L.LightningModule):
 
 
 def run(folder: Path, model: nn.Module | None, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
-    given = {
+    run_keys = {
         "strategy": "vertex_centric",
         "workers": 2,
         "comm": "threads",
@@ -108,7 +108,7 @@ def run(folder: Path, model: nn.Module | None, trainer: dict[str, Any] | None = 
         **keys,
     }
     settings = {"max_epochs": 6, "checkpoint_every": 1, **(trainer or {})}
-    return gnnkit.train(GRAPH, folder=folder, model=model, trainer=settings, **given)
+    return gnnkit.train(GRAPH, folder=folder, model=model, trainer=settings, **run_keys)
 
 
 def stopped(folder: Path, model: nn.Module | None, trainer: dict[str, Any] | None = None, **keys: Any) -> str:
@@ -138,11 +138,11 @@ def parameters(folder: Path) -> Tensor:
 def test_a_run_stops_on_all_ranks_and_keeps_the_last_finite_checkpoint(tmp_path: Path, keys: dict[str, Any]) -> None:
     message = stopped(tmp_path / "run", Net([3]), **keys)
     last = keys.get("workers", 2) - 1
-    expected = f"loss or gradient of step 4 (epoch 3) is not finite on rank {last}: first in the output of bad. "
-    assert message.startswith(f"trainer.on_nan=stop: {expected}")
+    reference = f"loss or gradient of step 4 (epoch 3) is not finite on rank {last}: first in the output of bad. "
+    assert message.startswith(f"trainer.on_nan=stop: {reference}")
     assert f"the last finite checkpoint is {tmp_path / 'run' / FILE}" in message
-    saved = checkpoint.load(tmp_path / "run" / FILE)
-    assert (saved["epoch"], saved["global_step"]) == (3, 3)
+    state = checkpoint.load(tmp_path / "run" / FILE)
+    assert (state["epoch"], state["global_step"]) == (3, 3)
     assert torch.isfinite(parameters(tmp_path / "run")).all()
     assert not (tmp_path / "run/result.json").exists()
 
@@ -179,8 +179,8 @@ def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
 @pytest.mark.parametrize("on_nan", [exhaustive("stop"), "skip"])
 def test_ranks_that_exchange_rows_decide_on_each_accumulated_batch(tmp_path: Path, on_nan: str) -> None:
     """The gradients of the other rank are finite, yet all ranks must look again."""
-    drawn = {"strategy": {"name": "joint_sample", "batch_size": 4}, "sampler": "full"}
-    keys = {**drawn, "comm": {"name": "threads", "timeout": GUARD}}
+    sample = {"strategy": {"name": "joint_sample", "batch_size": 4}, "sampler": "full"}
+    keys = {**sample, "comm": {"name": "threads", "timeout": GUARD}}
     trainer, steps = {"accumulate": 2, "on_nan": on_nan}, range(0, 18, 3)  # the first of three batches of each epoch
     if on_nan == "stop":
         assert "on rank 1: first in the output of bad" in stopped(tmp_path / "run", Net(steps), trainer, **keys)
@@ -257,12 +257,12 @@ def test_input_rows_of_one_rank_that_are_not_finite_end_or_skip_the_step_of_all_
 ) -> None:
     """The ranks exchange rows in the second look too, whatever a rank has read."""
     spoil_rows(monkeypatch)
-    given: dict[str, Any] = {"comm": {"name": "threads", "timeout": GUARD}, "partition": "contiguous"} | keys
+    run_keys: dict[str, Any] = {"comm": {"name": "threads", "timeout": GUARD}, "partition": "contiguous"} | keys
     trainer = {"max_epochs": 2, "on_nan": on_nan, "checkpoint": False}
     if on_nan == "skip":
-        assert run(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **given)["skipped_steps"] > 0
+        assert run(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **run_keys)["skipped_steps"] > 0
     else:
-        message = stopped(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **given)
+        message = stopped(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **run_keys)
         assert "the input rows are not finite" in message
 
 
@@ -398,8 +398,8 @@ def test_numbers_are_finite_where_there_are_none_and_where_a_sum_overflows() -> 
 
 def test_what_a_module_gives_is_finite_in_tuples_too() -> None:
     good, bad = torch.ones(2), torch.tensor([1.0, math.inf])
-    for output, expected in (((good, None), True), ([good, (bad,)], False), ("text", True), (torch.arange(2), True)):
-        assert finite._is_finite(output) is expected
+    for output, reference in (((good, None), True), ([good, (bad,)], False), ("text", True), (torch.arange(2), True)):
+        assert finite._is_finite(output) is reference
 
 
 def test_ranks_are_spelt() -> None:

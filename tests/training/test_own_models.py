@@ -182,11 +182,11 @@ def test_what_a_lightning_module_logs_counts_all_ranks(keys: dict[str, Any], tmp
     assert losses[-1] == pytest.approx(result["train_loss"])
     assert logged(tmp_path / "run", "alike") == [0, 1, 2]
     num_train = int((make_graph().split == 1).sum())
-    leaders, most = logged(tmp_path / "run", "leaders"), logged(tmp_path / "run", "most")
+    leaders, largest = logged(tmp_path / "run", "leaders"), logged(tmp_path / "run", "most")
     if result["world_size"] == 1:
-        assert leaders == most == [num_train] * 3
+        assert leaders == largest == [num_train] * 3
     else:
-        assert most == [max(leaders[0], num_train - leaders[0])] * 3
+        assert largest == [max(leaders[0], num_train - leaders[0])] * 3
 
 
 @pytest.mark.slow
@@ -231,6 +231,6 @@ def test_a_frozen_part_stays_frozen_after_evaluations(tmp_path: Path) -> None:
     model = seeded(Normed)
     model.norm.eval()  # type: ignore[union-attr, operator]
     train(model, tmp_path / "run", 1, trainer={"max_epochs": 3, "check_val_every_n_epoch": 1})
-    loaded = gnnkit.load(tmp_path / "run", seeded(Normed))
-    assert loaded.norm.num_batches_tracked == 0  # type: ignore[union-attr]
-    assert torch.equal(loaded.norm.running_mean, torch.zeros(WIDTH))  # type: ignore[union-attr, arg-type]
+    trained_model = gnnkit.load(tmp_path / "run", seeded(Normed))
+    assert trained_model.norm.num_batches_tracked == 0  # type: ignore[union-attr]
+    assert torch.equal(trained_model.norm.running_mean, torch.zeros(WIDTH))  # type: ignore[union-attr, arg-type]

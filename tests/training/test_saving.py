@@ -237,9 +237,9 @@ def test_a_worker_that_dies_while_its_state_travels_is_left_out(tmp_path: Path, 
 def test_tensors_that_are_left_in_the_file_are_none(tmp_path: Path, led: Any) -> None:
     with Checkpoints(tmp_path / "last.json", IDENTITY) as checkpoints:
         checkpoints.save(led, led, (1, 0))
-    found = checkpoint.load(checkpoints.path, lambda name: name == "/workers/2")
-    assert found["workers"][1].tolist() == [1] * 40
-    assert found["workers"][2] is None
+    state = checkpoint.load(checkpoints.path, lambda name: name == "/workers/2")
+    assert state["workers"][1].tolist() == [1] * 40
+    assert state["workers"][2] is None
 
 
 @pytest.mark.parametrize("dtype", [t for t in checkpoint._TYPES if t not in (torch.float8_e4m3fn, torch.float8_e5m2)])
@@ -269,8 +269,8 @@ def test_a_full_disk_ends_the_run_with_its_message(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(checkpoint, "save", full)
     keys = {"strategy": "vertex_centric", "workers": 2, "comm": "gloo", "threads": 1, **BARE}
-    told = r"^last.json: No space left on device: free some, or name a folder on another disk with output=FOLDER"
-    with pytest.raises(UserError, match=told) as failed:
+    message = r"^last.json: No space left on device: free some, or name a folder on another disk with output=FOLDER"
+    with pytest.raises(UserError, match=message) as failed:
         gnnkit.train(small_graph(), folder=tmp_path, trainer={"max_epochs": 10**6, "checkpoint_every": 1}, **keys)
     assert "Traceback" not in str(failed.value)
 
@@ -311,9 +311,9 @@ def test_a_run_that_is_killed_while_it_writes_leaves_the_checkpoint_before_or_th
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         noted = int((folder / "whole").read_text() or 0)
-        saved, _, damaged = checkpoint.load_whole(folder / "last.json")
+        state, _, damaged = checkpoint.load_whole(folder / "last.json")
         assert not damaged
-        assert saved["epoch"] >= noted
-        assert torch.equal(saved["state_dict"]["x"], torch.full((1 << 20,), float(saved["epoch"])))
+        assert state["epoch"] >= noted
+        assert torch.equal(state["state_dict"]["x"], torch.full((1 << 20,), float(state["epoch"])))
         reached += len(list(folder.glob(".last*")))
     assert reached  # some were killed while a file was half written

@@ -126,8 +126,8 @@ def wrong_degree(shard: Shard) -> Shard:
 
 def local_degree(shard: Shard) -> Shard:
     ends = np.repeat(np.arange(len(shard.csc.indptr) - 1), np.diff(shard.csc.indptr))
-    own = shard.csc.indices < len(shard.owned)
-    return replace(shard, in_degree=np.bincount(ends[own], shard.csc.weight[own], len(shard.in_degree)))
+    own_rows = shard.csc.indices < len(shard.owned)
+    return replace(shard, in_degree=np.bincount(ends[own_rows], shard.csc.weight[own_rows], len(shard.in_degree)))
 
 
 def forgotten_loop(shard: Shard) -> Shard:
@@ -137,10 +137,10 @@ def forgotten_loop(shard: Shard) -> Shard:
 
 def dropped_edge(shard: Shard) -> Shard:
     csc = shard.csc
-    rest = replace(
+    remainder = replace(
         csc, indptr=np.minimum(csc.indptr, csc.num_edges - 1), indices=csc.indices[:-1], weight=csc.weight[:-1]
     )
-    return replace(shard, csc=rest, edge_ids=shard.edge_ids[:-1], edge_features=shard.edge_features[:-1])
+    return replace(shard, csc=remainder, edge_ids=shard.edge_ids[:-1], edge_features=shard.edge_features[:-1])
 
 
 def no_weights(shard: Shard) -> Shard:
@@ -340,9 +340,9 @@ def test_a_planted_fault_is_found(
     fault = FAULTS[name]
     assert agrees(fault.plan)
     fault.plant(monkeypatch)
-    begun = time.perf_counter()
-    with pytest.raises(AssertionError, match=r"difference from plain torch") as found:
+    start = time.perf_counter()
+    with pytest.raises(AssertionError, match=r"difference from plain torch") as actual:
         check_plan(PLANS[fault.plan]())
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     record_property("seconds", seconds)
-    print(f"{name}: {seconds:.2f} s, {found.value}")
+    print(f"{name}: {seconds:.2f} s, {actual.value}")

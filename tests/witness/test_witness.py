@@ -272,6 +272,6 @@ def test_a_whole_run_trains_as_matrices_do(tmp_path: Path) -> None:
     last = serial.train(plan, [[train]] * 3, None)[-1]
     assert result["train_loss"] == pytest.approx(last.losses[0], rel=1e-10)
     np.testing.assert_allclose(np.load(tmp_path / "run/logits.npy"), last.logits.numpy(), rtol=1e-10, atol=1e-10)
-    saved = load_file(tmp_path / "run/model.safetensors")
+    state = load_file(tmp_path / "run/model.safetensors")
     for name, value in last.state.items():
-        torch.testing.assert_close(saved[name], value, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(state[name], value, rtol=1e-10, atol=1e-10)
