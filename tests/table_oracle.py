@@ -98,7 +98,7 @@ def _percent(rng: random.Random, count: int) -> tuple[list[Any], list[Any]]:
     return [value / 100 for value in values], [f"{value}{rng.choice(['', ' '])}%" for value in values]
 
 
-def _written(*forms: str, zone: bool = False) -> Callable[[random.Random, int], tuple[list[Any], list[Any]]]:
+def _formatter(*forms: str, zone: bool = False) -> Callable[[random.Random, int], tuple[list[Any], list[Any]]]:
     """Returns a writer of dates in some forms, all with a four-digit year."""
 
     def write(rng: random.Random, count: int) -> tuple[list[Any], list[Any]]:
@@ -128,9 +128,9 @@ def _lap(rng: random.Random, count: int) -> tuple[list[Any], list[Any]]:
     return [value / 1000 for value in laps], [f"{v // 60_000}:{v % 60_000 / 1000:06.3f}" for v in laps]
 
 
-ISO = _written("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S")
-ZONED = _written("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", zone=True)
-OTHERS = _written(
+ISO = _formatter("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S")
+ZONED = _formatter("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", zone=True)
+OTHERS = _formatter(
     "%m/%d/%Y", "%d/%m/%Y %H:%M", "%d-%b-%Y", "%d.%m.%Y", "%b %d, %Y", "%Y/%m/%d %H:%M:%S", "%m/%d/%Y %I:%M %p"
 )
 WRITERS = {
@@ -431,11 +431,11 @@ def _frames(make: Callable[[pa.Table], Any]) -> Callable[[Case, Path], Graph]:
     return read
 
 
-def _loaded(form: str) -> Callable[[Case, Path], Graph]:
+def _loader(form: str) -> Callable[[Case, Path], Graph]:
     return lambda case, folder: _write(case, folder, form).load()
 
 
-def _imported(form: str) -> Callable[[Case, Path], Graph]:
+def _importer(form: str) -> Callable[[Case, Path], Graph]:
     def read(case: Case, folder: Path) -> Graph:
         pieces, work = in_pieces(_write(case, folder, form)), folder / "work"
         assert pieces is not None
@@ -451,12 +451,12 @@ ADAPTERS: dict[str, Callable[[Case, Path], Graph]] = {
     "pandas": _frames(lambda table: table.to_pandas()),
     "pandas of arrow": _frames(lambda table: table.to_pandas(types_mapper=pd.ArrowDtype)),
     "polars": _frames(pl.from_arrow),
-    "csv": _loaded("csv"),
-    "parquet": _loaded("parquet"),
-    "parts": _loaded("parts"),
-    "import of csv": _imported("csv"),
-    "import of parquet": _imported("parquet"),
-    "import of parts": _imported("parts"),
+    "csv": _loader("csv"),
+    "parquet": _loader("parquet"),
+    "parts": _loader("parts"),
+    "import of csv": _importer("csv"),
+    "import of parquet": _importer("parquet"),
+    "import of parts": _importer("parts"),
 }
 
 

@@ -367,7 +367,7 @@ def mix(z: Array) -> Array:
     return z ^ (z >> np.uint64(31))
 
 
-def kept(key: int, ids: Array, width: int, p: float) -> Array:  # [len(ids), width]
+def kept_bits(key: int, ids: Array, width: int, p: float) -> Array:  # [len(ids), width]
     columns = np.arange(width, dtype=np.uint64)
     rows = mix(np.uint64(key) ^ mix(ids.astype(np.int64).view(np.uint64) + GOLDEN))[:, None]
     words = mix(rows + GOLDEN * (columns // np.uint64(4) + np.uint64(1)))
@@ -378,7 +378,7 @@ def kept(key: int, ids: Array, width: int, p: float) -> Array:  # [len(ids), wid
 def reference_dropout(x: Array, ids: Array, p: float, key: int) -> Array:
     threshold = int(p * 65536 + 0.5)
     scale = x.dtype.type(65536 / (65536 - threshold)) if threshold < 65536 else x.dtype.type(0)
-    return np.where(kept(key, ids, x.shape[1], p), x * scale, x.dtype.type(0))
+    return np.where(kept_bits(key, ids, x.shape[1], p), x * scale, x.dtype.type(0))
 
 
 @pytest.mark.slow
@@ -412,11 +412,11 @@ def test_rectified_rows_and_gradients_are_those_of_relu_and_dropout(
 ) -> None:
     rng, ids = np.random.default_rng(0), np.arange(num_rows) * 7
     x, grad = normal(rng, num_rows, width, dtype=dtype), normal(rng, num_rows, width, dtype=dtype)
-    out, kept = np.full_like(x, 7), np.full((num_rows, -(-width // 32)), 7, np.uint32)
-    _core.rectify(x, ids, p, key, out, kept)
+    out, kept_bits = np.full_like(x, 7), np.full((num_rows, -(-width // 32)), 7, np.uint32)
+    _core.rectify(x, ids, p, key, out, kept_bits)
     np.testing.assert_array_equal(out, reference_dropout(np.maximum(x, 0), ids, p, key))
     back = np.full_like(x, 7)
-    _core.rectify_backward(grad, kept, p, back)
+    _core.rectify_backward(grad, kept_bits, p, back)
     np.testing.assert_array_equal(back, np.where(x > 0, reference_dropout(grad, ids, p, key), 0))
 
 
@@ -444,7 +444,7 @@ def test_dropped_infinities_are_zero_and_kept_nan_stays() -> None:
     x, ids = np.array([[np.inf, np.nan] * 50]), np.array([3])
     out = np.empty_like(x)
     _core.dropout(x, ids, 0.5, 0, out)
-    keep = kept(0, ids, 100, 0.5)
+    keep = kept_bits(0, ids, 100, 0.5)
     np.testing.assert_array_equal(out, np.where(keep, x, 0))
     _core.dropout(x, ids, 1.0, 0, out)
     np.testing.assert_array_equal(out, 0)

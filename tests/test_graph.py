@@ -435,7 +435,7 @@ def test_from_pyg_keeps_edges_attributes_and_masks() -> None:
     assert graph.coordinates is not None
 
 
-def masked(**masks: Any) -> Data:
+def data_with_masks(**masks: Any) -> Data:
     data = Data(edge_index=torch.zeros(2, 0, dtype=torch.long), x=torch.zeros(3, 1), y=torch.zeros(3).long())
     for name, mask in masks.items():
         data[name] = mask
@@ -451,18 +451,18 @@ def columns_of(nodes: list[int]) -> torch.Tensor:  # [3, len(nodes)] bool
     [
         (Data(x=torch.zeros(3, 1)), "edge_index must have shape"),
         (
-            masked(train_mask=torch.zeros(3, 10, dtype=torch.bool)),
+            data_with_masks(train_mask=torch.zeros(3, 10, dtype=torch.bool)),
             r"with one split per column: choose one with split=0\.\.9",
         ),
-        (masked(train_mask=torch.tensor([True, False])), r"data.train_mask has shape \[2\], expected \[3\]"),
-        (masked(val_mask=torch.tensor([0, 1, 0])), "data.val_mask names node 0 twice: masks must be bool"),
-        (masked(test_idx=torch.tensor([1, 3])), r"data.test_idx\[1\] = 3 is out of range 0\.\.2"),
-        (masked(train_mask=torch.tensor([0.0, 1.0, 0.0])), "data.train_mask has dtype float32"),
-        (masked(train_mask=torch.tensor(True)), r"data.train_mask has shape \[\], expected \[3\]"),
-        (masked(train_mask=torch.ones(3).bool(), val_mask=torch.ones(3).bool()), "node 0 is in more than one"),
-        (masked(x=torch.zeros(3, 1).to_sparse()), "data.x cannot be read as an array: .*to_dense"),
-        (masked(x=torch.zeros(3, 1).to_sparse_csr()), "data.x cannot be read as an array"),
-        (masked(x=torch.quantize_per_tensor(torch.zeros(3, 1), 1.0, 0, torch.qint8)), "data.x cannot be read"),
+        (data_with_masks(train_mask=torch.tensor([True, False])), r"data.train_mask has shape \[2\], expected \[3\]"),
+        (data_with_masks(val_mask=torch.tensor([0, 1, 0])), "data.val_mask names node 0 twice: masks must be bool"),
+        (data_with_masks(test_idx=torch.tensor([1, 3])), r"data.test_idx\[1\] = 3 is out of range 0\.\.2"),
+        (data_with_masks(train_mask=torch.tensor([0.0, 1.0, 0.0])), "data.train_mask has dtype float32"),
+        (data_with_masks(train_mask=torch.tensor(True)), r"data.train_mask has shape \[\], expected \[3\]"),
+        (data_with_masks(train_mask=torch.ones(3).bool(), val_mask=torch.ones(3).bool()), "node 0 is in more than one"),
+        (data_with_masks(x=torch.zeros(3, 1).to_sparse()), "data.x cannot be read as an array: .*to_dense"),
+        (data_with_masks(x=torch.zeros(3, 1).to_sparse_csr()), "data.x cannot be read as an array"),
+        (data_with_masks(x=torch.quantize_per_tensor(torch.zeros(3, 1), 1.0, 0, torch.qint8)), "data.x cannot be read"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta", "ignore:.*quantize_per_tensor")
@@ -473,7 +473,7 @@ def test_from_pyg_names_the_attribute_that_it_does_not_read(data: Data, message:
 
 def test_numbers_in_bfloat16_and_truth_values_as_labels_are_read() -> None:
     graph = Graph.from_pyg(
-        masked(x=torch.tensor([[0.5], [1.0], [3.0]]).bfloat16(), y=torch.tensor([True, False, True]))
+        data_with_masks(x=torch.tensor([[0.5], [1.0], [3.0]]).bfloat16(), y=torch.tensor([True, False, True]))
     )
     assert graph.features.dtype == np.float32
     assert graph.features.ravel().tolist() == [0.5, 1, 3]
@@ -481,7 +481,9 @@ def test_numbers_in_bfloat16_and_truth_values_as_labels_are_read() -> None:
 
 
 def test_from_pyg_reads_one_of_several_splits() -> None:
-    data = masked(train_mask=columns_of([0, 1, 2]), val_mask=columns_of([1, 2, 0]), test_mask=columns_of([2, 0, 1]))
+    data = data_with_masks(
+        train_mask=columns_of([0, 1, 2]), val_mask=columns_of([1, 2, 0]), test_mask=columns_of([2, 0, 1])
+    )
     assert Graph.from_pyg(data, split=0).split.tolist() == [1, 2, 3]
     assert Graph.from_pyg(data, split=2).split.tolist() == [2, 3, 1]
     data.test_mask = torch.tensor([False, False, False])  # one test set for all splits
@@ -489,14 +491,14 @@ def test_from_pyg_reads_one_of_several_splits() -> None:
     with pytest.raises(UserError, match="split=3 must be a whole number from 0 to 2"):
         Graph.from_pyg(data, split=3)
     with pytest.raises(UserError, match="split=0, but data holds no masks of several splits"):
-        Graph.from_pyg(masked(train_mask=torch.ones(3).bool()), split=0)
+        Graph.from_pyg(data_with_masks(train_mask=torch.ones(3).bool()), split=0)
 
 
 def test_from_pyg_reads_node_ids_and_old_masks() -> None:
     for data in (
-        masked(train_mask=torch.tensor([2, 0]), val_mask=torch.tensor([1])),
-        masked(train_idx=torch.tensor([2, 0]), val_idx=torch.tensor([1]), test_idx=torch.tensor([]).long()),
-        masked(train_mask=torch.tensor([1, 0, 1]).byte(), val_mask=torch.tensor([0, 1, 0]).byte()),
+        data_with_masks(train_mask=torch.tensor([2, 0]), val_mask=torch.tensor([1])),
+        data_with_masks(train_idx=torch.tensor([2, 0]), val_idx=torch.tensor([1]), test_idx=torch.tensor([]).long()),
+        data_with_masks(train_mask=torch.tensor([1, 0, 1]).byte(), val_mask=torch.tensor([0, 1, 0]).byte()),
     ):
         assert Graph.from_pyg(data).split.tolist() == [1, 2, 1]
 
@@ -504,7 +506,7 @@ def test_from_pyg_reads_node_ids_and_old_masks() -> None:
 def test_graphs_are_made_of_what_holds_a_graph_and_of_nothing_else() -> None:
     graph = graph_of()
     assert Graph.of(graph) is graph
-    assert Graph.of(masked(train_mask=torch.tensor([0]))).split.tolist() == [1, 0, 0]
+    assert Graph.of(data_with_masks(train_mask=torch.tensor([0]))).split.tolist() == [1, 0, 0]
     for value in (graph.csc, None, 7, np.zeros(3)):
         with pytest.raises(UserError, match=f"expected a gnnkit Graph, .*, got {type(value).__name__}"):
             Graph.of(value)

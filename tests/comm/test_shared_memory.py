@@ -34,7 +34,7 @@ class Tcp(Gloo):
     shares_memory = False
 
 
-def shared(comm: Communicator) -> shared_memory.SharedMemory:
+def share_memory(comm: Communicator) -> shared_memory.SharedMemory:
     """Returns the memory of a group. Collective at first use."""
     assert isinstance(comm, Gloo)
     memory = comm._shared_memory()
@@ -94,7 +94,7 @@ def test_rows_arrive_as_over_tcp(world_size: int) -> None:
                     assert actual.dtype == dtype
                     assert torch.equal(actual, wanted)
                     exchanges += 1
-        assert len(shared(comm)._buffers) <= shared_memory.SLOTS if world_size > 1 else True
+        assert len(share_memory(comm)._buffers) <= shared_memory.SLOTS if world_size > 1 else True
         return exchanges
 
     assert set(run_gloo(work, world_size)) == {len(DTYPES) * 4 * 4 * 5}
@@ -106,7 +106,7 @@ def test_rows_are_lent_in_place_and_waited_for_in_a_tensor_of_their_own() -> Non
         send = [0 if rank == comm.rank else 100 for rank in range(2)]
         rows = torch.full((100, 64), float(comm.rank))
         with comm.start(rows, send, send).borrow() as borrowed:
-            mapped = [memory.data_ptr() for memory in shared(comm)._links[1 - comm.rank].buffers.values()]
+            mapped = [memory.data_ptr() for memory in share_memory(comm)._links[1 - comm.rank].buffers.values()]
             assert borrowed.data_ptr() in mapped
             assert torch.equal(borrowed, 1 - rows)
         own = comm.start(rows, send, send).wait()
@@ -147,7 +147,7 @@ def test_a_rank_that_only_sends_waits_for_its_reader() -> None:
 
     def work(comm: Communicator) -> int:
         send, recv = ([0, 50], [0, 0]) if comm.rank == 0 else ([0, 0], [50, 0])
-        shared(comm)
+        share_memory(comm)
         for number in range(20):
             rows = torch.full((sum(send), 1000), float(number))
             if comm.rank == 1:
@@ -157,7 +157,7 @@ def test_a_rank_that_only_sends_waits_for_its_reader() -> None:
                 full.set()
             if comm.rank == 1:
                 assert torch.equal(received, torch.full((50, 1000), float(number)))
-        return len(shared(comm)._buffers)
+        return len(share_memory(comm)._buffers)
 
     assert run_gloo(work, 2) == [shared_memory.SLOTS, 0]
 
@@ -180,7 +180,7 @@ def test_a_rank_that_ends_while_a_peer_has_much_to_read_is_not_lost() -> None:
     def work(comm: Communicator) -> None:
         counts = [0 if rank == comm.rank else 4 for rank in range(2)]
         rows = torch.full((4,), comm.rank)
-        memory = shared(comm)
+        memory = share_memory(comm)
         pending = comm.start(rows, counts, counts)
         if comm.rank == 0:
             time.sleep(0.5)  # the other has ended, but for its goodbye
@@ -200,7 +200,7 @@ def test_groups_exchange_apart_and_in_threads() -> None:
     def work(comm: Communicator) -> None:
         part = comm.split([rank for rank in range(4) if rank % 2 == comm.rank % 2])
         again = comm.split(range(4))
-        shared(part), shared(again)
+        share_memory(part), share_memory(again)
         errors: list[BaseException] = []
 
         def exchange(group: Communicator, members: list[int]) -> None:
@@ -233,7 +233,7 @@ def test_a_large_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
             rows = torch.full((num_rows,), comm.rank + 1, dtype=torch.uint8)
             assert (comm.all_to_all(rows, counts, counts) == second + 1).all()
         comm.all_reduce(torch.zeros(1))
-        memory = shared(comm)
+        memory = share_memory(comm)
         memory._hear()
         loads = [buffer.memory for buffer in memory._buffers] + list(memory._links[second].buffers.values())
         assert all(len(each) <= shared_memory.LEAST for each in loads)
@@ -247,7 +247,7 @@ def test_a_quick_reader_does_not_free_a_buffer_that_is_still_written(monkeypatch
     monkeypatch.setattr(shared_memory, "KEPT", shared_memory.LEAST)
 
     def work(comm: Communicator) -> None:
-        memory, num_rows = shared(comm), shared_memory.LEAST
+        memory, num_rows = share_memory(comm), shared_memory.LEAST
         if comm.rank == 0:
             send = memory._send
 
@@ -287,7 +287,7 @@ def test_rows_between_hosts_travel_over_tcp(number: int) -> None:
             reference = tcp.all_to_all(rows, send, recv)
             assert torch.equal(comm.all_to_all(rows, send, recv), reference)
             assert torch.equal(lent(comm, source, send, recv, index=index), reference)
-        return sorted(shared(comm)._links)
+        return sorted(share_memory(comm)._links)
 
     ranks = range(len(hosts))
     reference = [[peer for peer in ranks if peer != me and hosts[peer] == hosts[me] is not None] for me in ranks]
@@ -399,7 +399,7 @@ def test_a_rank_that_has_closed_is_lost_only_to_those_who_need_it() -> None:
     """What it has sent still arrives, through buffers and in messages."""
 
     def work(comm: Communicator) -> str:
-        memory = shared(comm)
+        memory = share_memory(comm)
         sent = [[0, 1000, 1000], [0, 0, 1000], [0, 1, 0]]
         recv = [[0, 0, 0], [1000, 0, 1], [1000, 1000, 0]]
         rows = torch.full((sum(sent[comm.rank]), 10), float(comm.rank))

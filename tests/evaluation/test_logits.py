@@ -44,7 +44,7 @@ class Wrapped(nn.Module):
         return logits
 
 
-def evaluated(model: nn.Module, ranks: int, *, whole: bool, memory: float, scratch: Path | None = None) -> Tensor:
+def evaluate_ranks(model: nn.Module, ranks: int, *, whole: bool, memory: float, scratch: Path | None = None) -> Tensor:
     """Logits of all nodes, [num_nodes, CLASSES]. The last rank owns nothing."""
     owner = np.random.default_rng(0).integers(0, max(ranks - 1, 1), GRAPH.num_nodes).astype(np.int32)
     shards = list(cut_all(GRAPH, Partition(owner, None, Grid(ranks, 1, 1))))
@@ -78,8 +78,8 @@ def test_nodes_of_some_splits_have_the_logits_of_all_nodes(layerwise: bool, tmp_
     results = Threads.run(work, 3)
     for reference, logits, _ in results:
         torch.testing.assert_close(logits, reference, rtol=1e-12, atol=1e-12)
-    evaluated = [node for _, _, owned in results for node in owned]
-    assert sorted(evaluated) == np.flatnonzero(GRAPH.split == Split.VAL).tolist() != []
+    evaluate_ranks = [node for _, _, owned in results for node in owned]
+    assert sorted(evaluate_ranks) == np.flatnonzero(GRAPH.split == Split.VAL).tolist() != []
     assert not list(tmp_path.iterdir())
 
 
@@ -95,8 +95,8 @@ def test_a_slow_rank_still_opens_the_rows_that_a_fast_one_removes(
 
     monkeypatch.setattr(ChunkEvaluation, "_bounded", slowly)
     model = GCN(WIDTH, CLASSES, hidden=4, num_layers=2).double()
-    actual = evaluated(model, 2, whole=True, memory=0.001, scratch=tmp_path)
-    torch.testing.assert_close(actual, evaluated(model, 1, whole=False, memory=1), rtol=1e-10, atol=1e-10)
+    actual = evaluate_ranks(model, 2, whole=True, memory=0.001, scratch=tmp_path)
+    torch.testing.assert_close(actual, evaluate_ranks(model, 1, whole=False, memory=1), rtol=1e-10, atol=1e-10)
     assert not list(tmp_path.iterdir())
 
 
@@ -112,10 +112,10 @@ def test_a_slow_rank_still_opens_the_rows_that_a_fast_one_removes(
 def test_chunks_of_any_size_give_the_logits_of_the_full_pass(name: str, layerwise: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=4, num_layers=3).double()
-    reference = evaluated(model, 1, whole=False, memory=1)
+    reference = evaluate_ranks(model, 1, whole=False, memory=1)
     tested = model if layerwise else Wrapped(model)
     for ranks, kilobytes in ((1, 1000), (1, 1), (3, 4), (4, 0.01)):
-        actual = evaluated(tested, ranks, whole=True, memory=kilobytes / 1024, scratch=tmp_path)
+        actual = evaluate_ranks(tested, ranks, whole=True, memory=kilobytes / 1024, scratch=tmp_path)
         torch.testing.assert_close(actual, reference, rtol=1e-10, atol=1e-10)
     assert not list(tmp_path.iterdir()), "the rows between layers are gone"
 

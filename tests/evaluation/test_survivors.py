@@ -56,7 +56,7 @@ def figures(logits: Tensor, worker: Worker) -> tuple[Tensor, Tensor, dict[str, f
     return torch.tensor(worker.owned), logits, NodeClassification().measure(logits, worker)
 
 
-def evaluated(model: nn.Module, folder: Path, scratch: Path | None) -> tuple[Tensor, list[dict[str, float]]]:
+def evaluate_survivors(model: nn.Module, folder: Path, scratch: Path | None) -> tuple[Tensor, list[dict[str, float]]]:
     """Returns the logits of all nodes, and the accuracies on every rank left."""
 
     def work(comm: Threads) -> tuple[Tensor, Tensor, dict[str, float]] | None:
@@ -93,11 +93,11 @@ def test_the_nodes_of_a_lost_rank_are_evaluated_all_the_same(tmp_path: Path) -> 
     prepare(tmp_path)
     torch.manual_seed(0)
     model = Leaving(WIDTH, CLASSES, hidden=4, num_layers=3).double()
-    reference, message = evaluated(model, tmp_path, tmp_path)
+    reference, message = evaluate_survivors(model, tmp_path, tmp_path)
     assert len(message) == RANKS
     for last_call, where in ((1, "at the begin"), (3, "in the first layer"), (12, "in the last layer")):
         model.last_call = last_call
-        actual, left = evaluated(model, tmp_path, tmp_path)
+        actual, left = evaluate_survivors(model, tmp_path, tmp_path)
         # Chunks differ, and with them the last bits of a product.
         assert torch.allclose(actual, reference, rtol=0, atol=1e-12), where
         assert left == [pytest.approx(each, abs=1e-12) for each in message[1:]], where

@@ -23,7 +23,7 @@ def data_of(**more: Any) -> Data:
     return Data(torch.rand(30, 4, generator=rng), edges.unique(dim=1), y=torch.arange(30) % 3, **masks, **more)
 
 
-def typed() -> HeteroData:
+def hetero_data() -> HeteroData:
     """One type of nodes and one of edges, with everything that `data_of` has."""
     hetero, flat = HeteroData(), data_of()
     for name in ("x", "y", "train_mask", "val_mask", "test_mask"):
@@ -33,7 +33,7 @@ def typed() -> HeteroData:
 
 
 def test_hetero_data_of_one_type_is_the_data_without_types() -> None:
-    first, second = Graph.of(typed()), Graph.from_pyg(data_of())
+    first, second = Graph.of(hetero_data()), Graph.from_pyg(data_of())
     for name in ("features", "labels", "split", "edge_positions"):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
     np.testing.assert_array_equal(first.csc.indices, second.csc.indices)
@@ -138,16 +138,16 @@ def test_a_split_without_labels_is_refused() -> None:
     masks = r"data\.test_mask, data\.train_mask, data\.val_mask"
     with pytest.raises(UserError, match=rf"data\.y is missing, but 30 nodes are in a split: add it, or remove {masks}"):
         Graph.of(data)
-    typed = HeteroData()
-    typed["paper"].num_nodes = 3
-    typed["paper", "about", "subject"].edge_index = torch.tensor([[0], [1]])
-    typed["subject"].num_nodes = 2
-    typed["paper"].train_mask = torch.ones(3).bool()
-    typed["paper", "cites", "paper"].edge_index = torch.tensor([[0], [1]])
+    hetero_data = HeteroData()
+    hetero_data["paper"].num_nodes = 3
+    hetero_data["paper", "about", "subject"].edge_index = torch.tensor([[0], [1]])
+    hetero_data["subject"].num_nodes = 2
+    hetero_data["paper"].train_mask = torch.ones(3).bool()
+    hetero_data["paper", "cites", "paper"].edge_index = torch.tensor([[0], [1]])
     with pytest.raises(
         UserError, match=r"data\['paper'\]\.y is missing, but 3 nodes are in a split: add it, or remove"
     ):
-        Graph.of(typed)
+        Graph.of(hetero_data)
 
 
 def test_typed_data_without_labels_or_with_sets_of_classes_are_read() -> None:

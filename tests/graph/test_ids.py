@@ -92,7 +92,7 @@ def outcome(reader: Reader, edges: Columns, nodes: Columns | None, folder: Path)
             return "refused" if "\n" not in str(error) else error
 
 
-def expected(edges: Columns, nodes: Columns | None) -> Any:
+def read_plainly(edges: Columns, nodes: Columns | None) -> Any:
     """What text means: blanks around it do not count, and nothing else is alike."""
 
     def clean(word: str) -> str:
@@ -118,11 +118,11 @@ def test_text_ids_mean_the_same_to_every_reader(reader: str, seed: int, tmp_path
     for number in range(8):
         pool = random.sample(ODD, random.choice([3, 4, 6]))
         if random.random() < 0.5:
-            pool = [word for word in pool if expected({"src": [word], "dst": [word]}, None) != "refused"] + ["b"]
+            pool = [word for word in pool if read_plainly({"src": [word], "dst": [word]}, None) != "refused"] + ["b"]
         count = random.randrange(1, 5)
         edges = {name: random.choices(pool, k=count) for name in ("src", "dst")}
         nodes = {"id": pool, "x": [1.0] * len(pool)}
-        right = expected(edges, nodes)
+        right = read_plainly(edges, nodes)
         assert outcome(READERS[reader], edges, nodes, tmp_path / str(number)) == right, (edges, nodes)
 
 
@@ -133,7 +133,10 @@ def test_text_ends_name_the_nodes_or_are_refused(reader: str, seed: int, tmp_pat
     for number in range(8):
         pool = [word for word in random.sample(ODD, random.choice([2, 3, 5])) if word != "-3"]
         edges = {name: random.choices(pool, k=3) for name in ("src", "dst")}
-        right, actual = expected(edges, None), outcome((FRAMES | FILES)[reader], edges, None, tmp_path / str(number))
+        right, actual = (
+            read_plainly(edges, None),
+            outcome((FRAMES | FILES)[reader], edges, None, tmp_path / str(number)),
+        )
         of_numbers = reader in ("csv", "csv.gz") and any(
             word.strip().isdigit() for word in (*edges["src"], *edges["dst"])
         )
@@ -326,5 +329,5 @@ def test_nodes_of_networkx_that_are_text_mean_the_same(seed: int) -> None:
             actual: Any = sorted(edges_of(Graph.from_networkx(source_graph)))
         except UserError:
             actual = "refused"
-        right = expected({"src": [u for u, _ in pairs], "dst": [v for _, v in pairs]}, {"id": pool})
+        right = read_plainly({"src": [u for u, _ in pairs], "dst": [v for _, v in pairs]}, {"id": pool})
         assert actual == (right if right == "refused" else sorted(right)), pool

@@ -57,14 +57,14 @@ def write(folder: Path, form: str, nodes: Columns, edges: Columns) -> EdgeFolder
     return folder
 
 
-def loaded(form: str) -> Reader:
+def loader(form: str) -> Reader:
     def read(folder: Path, nodes: Columns, edges: Columns, options: dict[str, Any]) -> Graph:
         return EdgeFolder(str(write(folder, form, nodes, edges)), symmetrize=False, **options).load()
 
     return read
 
 
-def imported(form: str) -> Reader:
+def importer(form: str) -> Reader:
     def read(folder: Path, nodes: Columns, edges: Columns, options: dict[str, Any]) -> Graph:
         pieces = in_pieces(EdgeFolder(str(write(folder, form, nodes, edges)), symmetrize=False, **options))
         room, journal = Room(1 << 26, 1, bucket=7), Journal(folder, "asked")
@@ -80,10 +80,10 @@ READERS = {
     "polars": frames(lambda columns: pl.DataFrame(columns, strict=False)),
     "arrow": frames(pa.table),
     "networkx": networkx,
-    "csv": loaded("csv"),
-    "parquet": loaded("parquet"),
-    "import of csv": imported("csv"),
-    "import of parquet": imported("parquet"),
+    "csv": loader("csv"),
+    "parquet": loader("parquet"),
+    "import of csv": importer("csv"),
+    "import of parquet": importer("parquet"),
 }
 every_reader = pytest.mark.parametrize("reader", READERS)
 

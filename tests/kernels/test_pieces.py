@@ -64,14 +64,14 @@ def test_products_and_gradients_are_those_of_all_rows(n: int, turned: bool, monk
 @pytest.mark.parametrize("k", [32, 128])
 @pytest.mark.parametrize("n", [CHUNK, CHUNK + 1, 2 * CHUNK + 17])
 def test_onednn_gives_the_bits_of_all_rows(
-    n: int, k: int, turned: bool, computed: list[object], monkeypatch: pytest.MonkeyPatch
+    n: int, k: int, turned: bool, product_shapes: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pieces, "PIECE", 1)
     _, rows, x = table(n, torch.float32)
     w = weight(x.dtype, turned=turned, k=k)
     with fast_products():
         actual, reference = answers(rows, w, turned=turned), answers(x, w, turned=turned)
-    assert computed
+    assert product_shapes
     assert all(torch.equal(a, b) for a, b in zip(actual, reference, strict=True))
 
 

@@ -76,7 +76,7 @@ def test_a_slow_rank_is_named_within_ten_steps_and_changes_nothing(
         np.array([line[f"seconds_{name}"] for line in lines]).reshape(-1, 3) for name in ("compute", "queued")
     )
     assert (queued <= compute).all()
-    named = [(slow.step + 1, slow.rank) for slow in observed(compute, queued)]
+    named = [(slow.step + 1, slow.rank) for slow in find_stragglers(compute, queued)]
     assert [(int(step), int(rank)) for step, rank in output] == named
     assert any(rank == SLOW and step <= FIRST_SLOW + 10 for step, rank in named)
     assert result["stragglers"][f"rank {SLOW}"] >= 2  # rounded, and more than 2
@@ -93,7 +93,7 @@ def check_states(lines: Sequence[dict[str, Any]]) -> None:
     assert np.median([line["phase"] != "compute" for line in waiting]) == 1
 
 
-def observed(steps: np.ndarray, queued: np.ndarray | float = 0.0) -> list[Straggler]:
+def find_stragglers(steps: np.ndarray, queued: np.ndarray | float = 0.0) -> list[Straggler]:
     """`steps` [num_steps, num_workers] seconds, and those without a processor."""
     watch = Stragglers(steps.shape[1])
     rows = zip(steps, np.broadcast_to(queued, steps.shape), strict=True)
@@ -108,34 +108,34 @@ def test_noise_and_single_slow_steps_are_no_stragglers() -> None:
     rng = np.random.default_rng(0)
     steps = 0.02 * rng.lognormal(0, 0.3, (500, 4))
     steps[::5] *= rng.choice([1, 20], (100, 4))
-    assert observed(steps) == []
-    assert observed(np.full((50, 1), 1.0)) == []
-    assert observed(np.tile([0.0001, 0.004], (50, 1))) == [], "too short to tell from noise"
+    assert find_stragglers(steps) == []
+    assert find_stragglers(np.full((50, 1), 1.0)) == []
+    assert find_stragglers(np.tile([0.0001, 0.004], (50, 1))) == [], "too short to tell from noise"
 
 
 def test_a_slow_worker_is_named_once_until_it_recovers() -> None:
     steps = np.full((90, 4), 0.02)
     steps[20:40, 2] = steps[60:80, 2] = 0.1
-    assert [(s.rank, s.step, round(s.factor)) for s in observed(steps)] == [(2, 23, 5), (2, 63, 5)]
+    assert [(s.rank, s.step, round(s.factor)) for s in find_stragglers(steps)] == [(2, 23, 5), (2, 63, 5)]
 
 
 def test_two_slow_workers_of_five_are_both_named() -> None:
     steps = np.full((30, 5), 0.02)
     steps[:, [0, 3]] = 0.09
-    assert [(s.rank, s.step) for s in observed(steps)] == [(0, 6), (3, 6)]
+    assert [(s.rank, s.step) for s in find_stragglers(steps)] == [(0, 6), (3, 6)]
 
 
 @pytest.mark.slow
 def test_waits_for_a_processor_that_move_between_workers_are_no_stragglers() -> None:
     rng = np.random.default_rng(0)
     waits = np.repeat(rng.choice([0, 0.1], (80, 4), p=[0.9, 0.1]), 5, axis=0)  # for five steps in a row
-    assert observed(0.02 + waits, waits) == []
-    assert observed(0.02 + waits), "without knowing of the waits"
+    assert find_stragglers(0.02 + waits, waits) == []
+    assert find_stragglers(0.02 + waits), "without knowing of the waits"
 
 
 def test_a_worker_that_waits_for_a_processor_all_the_time_is_named() -> None:
     waits = np.tile([0.0, 0.08, 0.0], (80, 1))
-    actual = observed(0.02 + waits, waits)
+    actual = find_stragglers(0.02 + waits, waits)
     assert [(slow.rank, slow.step) for slow in actual] == [(1, 49)]
     assert str(actual[0]).endswith(
         "(three of four of 50 steps); the others wait for it; other work takes its processor"

@@ -44,7 +44,7 @@ def layers_of(graph: Graph, count: int) -> tuple[ShardAdjacency, ...]:
     return ShardAdjacency.layers(Engine(uncut(graph), Alone(0, 1), torch.float64), count, 3)  # type: ignore[return-value]
 
 
-def randomised(conv: HGTConv) -> HGTConv:
+def randomise(conv: HGTConv) -> HGTConv:
     with torch.no_grad():
         for parameter in conv.parameters():
             parameter.copy_(torch.randn_like(parameter) / 2)
@@ -76,7 +76,7 @@ def test_a_layer_is_pygs(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not fused:
         monkeypatch.setattr("gnnkit.engine.typed_attention.serves", lambda edges, h: False)
     data = hetero_data()
-    ours = randomised(HGTConv(HEAD_WIDTH, HEADS, len(SIZES), len(ENDS), AddedRelations(), 0.0).double())
+    ours = randomise(HGTConv(HEAD_WIDTH, HEADS, len(SIZES), len(ENDS), AddedRelations(), 0.0).double())
     theirs = PyGConv(ROWS, ROWS, data.metadata(), heads=HEADS).double()
     copy_to_pyg(ours, theirs)
     x_dict = {name: x.requires_grad_() for name, x in data.x_dict.items()}
@@ -95,7 +95,7 @@ def test_a_layer_is_pygs(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_node_without_in_edges_keeps_a_share_of_its_row() -> None:
     torch.manual_seed(0)
-    conv = randomised(HGTConv(HEAD_WIDTH, HEADS, len(SIZES), len(ENDS), AddedRelations(), 0.0).double())
+    conv = randomise(HGTConv(HEAD_WIDTH, HEADS, len(SIZES), len(ENDS), AddedRelations(), 0.0).double())
     data = hetero_data()
     (layer,) = layers_of(Graph.of(data), 1)
     rows = conv(torch.cat([*data.x_dict.values()]), layer)[-SIZES["source"] :]
@@ -104,7 +104,7 @@ def test_a_node_without_in_edges_keeps_a_share_of_its_row() -> None:
 
 
 def test_parameters_of_empty_types_and_relations_have_gradients_of_zero() -> None:
-    conv = randomised(HGTConv(HEAD_WIDTH, HEADS, len(SIZES), len(ENDS), AddedRelations(), 0.0).double())
+    conv = randomise(HGTConv(HEAD_WIDTH, HEADS, len(SIZES), len(ENDS), AddedRelations(), 0.0).double())
     data = hetero_data()
     (layer,) = layers_of(Graph.of(data), 1)
     conv(torch.cat([*data.x_dict.values()]), layer).square().sum().backward()

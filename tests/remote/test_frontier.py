@@ -58,7 +58,7 @@ def seeds(rank: int) -> Ids:
     return np.random.default_rng(rank).permutation(GRAPH.num_nodes)[: 0 if rank == 2 else 12]
 
 
-def sampled(sampler: Sampler, cut: Sequence[Shard]) -> list[tuple[MiniBatch, np.ndarray, MessageCounter]]:
+def sample_ranks(sampler: Sampler, cut: Sequence[Shard]) -> list[tuple[MiniBatch, np.ndarray, MessageCounter]]:
     def work(comm: Communicator) -> tuple[MiniBatch, np.ndarray, MessageCounter]:
         shard, counter = cut[comm.rank], MessageCounter.zeros(comm.world_size)
         frontier = Frontier(shard, Owners.of(shard, comm), sampler, comm)
@@ -83,7 +83,7 @@ def assert_equal(found: MiniBatch, expected: MiniBatch) -> None:
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_batches_are_equal_to_the_bit_on_any_partition(sampler: Sampler, partition: str) -> None:
     for ranks in (1, 2, 4):
-        for rank, (batch, edges, sent) in enumerate(sampled(sampler, shards(ranks, partition))):
+        for rank, (batch, edges, sent) in enumerate(sample_ranks(sampler, shards(ranks, partition))):
             assert_equal(batch, sampler.sample(GRAPH.csc, seeds(rank), key=KEY))
             assert GRAPH.csc.weight is not None
             assert GRAPH.edge_features is not None
@@ -95,7 +95,7 @@ def test_batches_are_equal_to_the_bit_on_any_partition(sampler: Sampler, partiti
 
 def test_a_graph_without_weights_and_features_of_edges_is_drawn() -> None:
     bare = Graph(type(GRAPH.csc)(GRAPH.csc.indptr, GRAPH.csc.indices), GRAPH.features, GRAPH.labels, GRAPH.split)
-    for rank, (batch, edges, _) in enumerate(sampled(NeighborSampler([2, 2]), shards(3, graph=bare))):
+    for rank, (batch, edges, _) in enumerate(sample_ranks(NeighborSampler([2, 2]), shards(3, graph=bare))):
         assert_equal(batch, NeighborSampler([2, 2]).sample(bare.csc, seeds(rank), key=KEY))
         assert edges.dtype.names == ("source", "id")
 
@@ -133,11 +133,11 @@ def test_samplers_that_need_other_nodes_are_refused(sampler: Sampler) -> None:
     with pytest.raises(
         UserError, match=rf"^strategy.topology=partitioned: sampler={type(sampler).__name__} draws from"
     ):
-        sampled(sampler, shards(2))
+        sample_ranks(sampler, shards(2))
 
 
 def test_a_grid_that_spreads_in_edges_is_refused_on_every_rank() -> None:
     owner = np.random.default_rng(1).integers(0, 4, GRAPH.num_nodes).astype(np.int32)
     with pytest.raises(UserError, match=r"use partition\.grid=1d") as refused:
-        sampled(NeighborSampler([2]), list(cut_all(GRAPH, Partition(owner, None, Grid(2, 2, 1)))))
+        sample_ranks(NeighborSampler([2]), list(cut_all(GRAPH, Partition(owner, None, Grid(2, 2, 1)))))
     assert len(refused.value.__notes__) == 4, "on rank 0, and a note on each other rank"

@@ -344,7 +344,9 @@ class WithStep(Plain):
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_check_of_a_loss_leaves_stale_rows_alone(tmp_path: Path) -> None:
-    results = [trained(tmp_path / kind.__name__, "threads", model=kind, max_epochs=3)[1] for kind in (Plain, WithStep)]
+    results = [
+        train_run(tmp_path / kind.__name__, "threads", model=kind, max_epochs=3)[1] for kind in (Plain, WithStep)
+    ]
     plain, with_step = (checkpoint.load(path)["state_dict"] for path in results)
     assert all(torch.equal(with_step[name], value) for name, value in plain.items())
 
@@ -375,27 +377,27 @@ def test_a_resumed_run_goes_on_to_the_bit(exchange: str, done: int) -> None:
         return results
 
     def on_rank(comm: Communicator) -> bool:
-        def started() -> VertexCentric:
+        def make_strategy() -> VertexCentric:
             strategy = vertex_centric(exchange, **options)
             strategy.setup(Worker(comm, shards[comm.rank], torch.float64, 7), model)
             return strategy
 
-        full_run, own = started(), copy.deepcopy(model)
+        full_run, own = make_strategy(), copy.deepcopy(model)
         gradients(full_run, own, 0, done)
         state, kept = checkpoint.unpack(checkpoint.pack(full_run.state_dict())), copy.deepcopy(own)
         forgetful = copy.deepcopy(own)
         reference = gradients(full_run, own, done, 7)
-        resumed = started()
+        resumed = make_strategy()
         resumed.load_state_dict(state)
         for results, right in zip(gradients(resumed, kept, done, 7), reference, strict=True):
             assert torch.equal(results, right)
-        anew = gradients(started(), forgetful, done, 7)
+        anew = gradients(make_strategy(), forgetful, done, 7)
         return torch.equal(torch.stack(anew), torch.stack(reference))
 
     assert not all(Threads.run(on_rank, RANKS)), "the state matters, on ranks with training nodes"
 
 
-def trained(folder: Path, comm: str, *, model: Any = "gcn", **trainer: Any) -> tuple[dict[str, Any], Path]:
+def train_run(folder: Path, comm: str, *, model: Any = "gcn", **trainer: Any) -> tuple[dict[str, Any], Path]:
     overrides = ["exchange=pipelined", "exchange.staleness=2", "exchange.options.smoothing=0.3"]
     keys: dict[str, Any] = {"workers": 3, "threads": 1, "comm": comm, "partition": "1d", "folder": folder}
     keys |= {"report": False, "logger": "none"}
@@ -424,10 +426,10 @@ def test_a_run_that_pipelines_resumes_to_the_bit(tmp_path: Path, comm: str) -> N
         return torch.cat([value.flatten() for value in checkpoint.load(path)["state_dict"].values()])
 
     shares = {"exact_shares": [0, 0]}  # the schedule does not depend on the number of epochs
-    result, full_run = trained(tmp_path / "whole", comm, max_epochs=4, **shares)
+    result, full_run = train_run(tmp_path / "whole", comm, max_epochs=4, **shares)
     assert not result["exact"]
-    _, half = trained(tmp_path / "half", comm, max_epochs=2, **shares)
-    _, remainder = trained(tmp_path / "rest", comm, max_epochs=4, resume=str(half), **shares)
+    _, half = train_run(tmp_path / "half", comm, max_epochs=2, **shares)
+    _, remainder = train_run(tmp_path / "rest", comm, max_epochs=4, resume=str(half), **shares)
     assert torch.equal(values(remainder), values(full_run))
 
 

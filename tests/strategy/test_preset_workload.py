@@ -77,16 +77,16 @@ def worker(comm: Communicator, strategy: ExecutionStrategy, graph: Graph = GRAPH
 
 def make_model(kind: type[Any] = GCN, **keys: Any) -> Any:
     """Makes equal models in threads, which share torch's generator."""
-    return filled(kind(WIDTH, CLASSES, **{"hidden": 4, "dropout": 0.3, **keys}).double())
+    return fill_parameters(kind(WIDTH, CLASSES, **{"hidden": 4, "dropout": 0.3, **keys}).double())
 
 
-def filled(model: nn.Module) -> nn.Module:
+def fill_parameters(model: nn.Module) -> nn.Module:
     for number, parameter in enumerate(model.parameters()):
         nn.init.uniform_(parameter, -0.7, 0.7, generator=torch.Generator().manual_seed(number))
     return model
 
 
-def trained(
+def train_ranks(
     make: Callable[[], ExecutionStrategy],
     comm: Communicator,
     *,
@@ -142,7 +142,7 @@ def test_a_workload_of_your_own_goes_with_our_keys() -> None:
 
     def work(comm: Communicator) -> list[Tensor]:
         makers = (TwoHops, VertexCentric, functools.partial(TwoHops, average="parameters", sync_every=1))
-        return [trained(make, comm, make_net=net)[0] for make in makers]
+        return [train_ranks(make, comm, make_net=net)[0] for make in makers]
 
     for actual, exact, averaged in Threads.run(work, 3):
         torch.testing.assert_close(actual, exact, rtol=0, atol=1e-12)  # two layers read all edges
@@ -176,10 +176,10 @@ def test_without_cut_edges_and_a_synchronisation_in_each_step_training_is_serial
     owner = OWNERS[3]
     graph = without_cut_edges(owner)
     ((reference, _),) = Threads.run(
-        functools.partial(trained, VertexCentric, graph=graph, owner=np.zeros_like(owner)), 1
+        functools.partial(train_ranks, VertexCentric, graph=graph, owner=np.zeros_like(owner)), 1
     )
     for actual, _ in Threads.run(
-        functools.partial(trained, lambda: PresetWorkload(**keys), graph=graph, owner=owner), 3
+        functools.partial(train_ranks, lambda: PresetWorkload(**keys), graph=graph, owner=owner), 3
     ):
         torch.testing.assert_close(actual, reference, rtol=0, atol=1e-10)
 
@@ -255,7 +255,7 @@ def test_degrees_say_how_often_the_edges_that_are_left_count(degrees: str) -> No
 @pytest.mark.slow
 @few("name", KEYS, ["one_hop", "parameters"])
 def test_no_word_of_a_row_moves(name: str) -> None:
-    for _, strategy in Threads.run(functools.partial(trained, lambda: PresetWorkload(**KEYS[name]), epochs=2), 3):
+    for _, strategy in Threads.run(functools.partial(train_ranks, lambda: PresetWorkload(**KEYS[name]), epochs=2), 3):
         assert not strategy.tally.words
         assert strategy.tally.bytes_sent == 0
 
@@ -264,7 +264,9 @@ def test_no_word_of_a_row_moves(name: str) -> None:
 def test_words_move_in_the_epochs_of_an_exchange_alone() -> None:
     def words(epochs: int) -> list[int]:
         make = lambda: PresetWorkload(exchange_every=3)  # noqa: E731
-        return [sum(s.tally.words.values()) for _, s in Threads.run(functools.partial(trained, make, epochs=epochs), 3)]
+        return [
+            sum(s.tally.words.values()) for _, s in Threads.run(functools.partial(train_ranks, make, epochs=epochs), 3)
+        ]
 
     one, three, four = (np.array(words(epochs)) for epochs in (1, 3, 4))
     assert one.min() > 0
@@ -293,15 +295,15 @@ class Steps(L.LightningModule):
 def test_the_check_of_a_loss_leaves_the_rows_last_received_alone() -> None:
     """The check runs passes without dropout, whose rows no later epoch may read."""
     make = lambda: PresetWorkload(exchange_every=3)  # noqa: E731
-    reference = Threads.run(functools.partial(trained, make), 3)
-    results = Threads.run(functools.partial(trained, make, make_net=Steps), 3)
+    reference = Threads.run(functools.partial(train_ranks, make), 3)
+    results = Threads.run(functools.partial(train_ranks, make, make_net=Steps), 3)
     assert all(torch.equal(first, two) for (first, _), (two, _) in zip(results, reference, strict=True))
 
 
 @pytest.mark.slow
 def test_shares_that_exchange_rows_in_each_epoch_are_serial() -> None:
-    ((reference, _),) = Threads.run(functools.partial(trained, VertexCentric), 1)
-    for actual, _ in Threads.run(functools.partial(trained, lambda: PresetWorkload(exchange_every=1)), 3):
+    ((reference, _),) = Threads.run(functools.partial(train_ranks, VertexCentric), 1)
+    for actual, _ in Threads.run(functools.partial(train_ranks, lambda: PresetWorkload(exchange_every=1)), 3):
         torch.testing.assert_close(actual, reference, rtol=0, atol=1e-10)
 
 
@@ -309,7 +311,7 @@ def test_shares_that_exchange_rows_in_each_epoch_are_serial() -> None:
 def test_ranks_drift_between_averages_only() -> None:
     keys = {**KEYS["parameters"], "control_variates": False}
     for epochs, drifts in ((1, True), (2, False), (3, True)):
-        run = functools.partial(trained, lambda: PresetWorkload(**keys), epochs=epochs)
+        run = functools.partial(train_ranks, lambda: PresetWorkload(**keys), epochs=epochs)
         parameters = torch.stack([values for values, _ in Threads.run(run, 3)])
         assert bool((parameters != parameters[0]).any()) == drifts
     strategy = PresetWorkload(**KEYS["parameters"])
@@ -323,7 +325,7 @@ def accuracy_of(
     make: Callable[[], ExecutionStrategy], graph: Graph, comm: Communicator, owner: Ids | None = None
 ) -> float:
     owner = np.arange(graph.num_nodes) * 4 // graph.num_nodes if owner is None else owner
-    strategy, model = make(), filled(GraphSAGE(4, 4, hidden=8, dropout=0.0).double())
+    strategy, model = make(), fill_parameters(GraphSAGE(4, 4, hidden=8, dropout=0.0).double())
     rank_worker = worker(comm, strategy, graph, owner)
     strategy.setup(rank_worker, model)
     module = TrainingModule(
@@ -373,8 +375,8 @@ def check_sparse_rows(make: Callable[[], PresetWorkload], kind: type[Any]) -> No
     sparse = replace(dense, features=SparseFeatures.of(dense.features))
 
     def found(graph: Graph, comm: Communicator) -> tuple[Tensor, Tensor, bool]:
-        model = filled(kind(40, CLASSES, hidden=4, dropout=0.3).double())
-        values, strategy = trained(make, comm, graph=graph, make_net=lambda: model, epochs=1)
+        model = fill_parameters(kind(40, CLASSES, hidden=4, dropout=0.3).double())
+        values, strategy = train_ranks(make, comm, graph=graph, make_net=lambda: model, epochs=1)
         x = next(iter(strategy.batches(0))).x
         evaluation = Evaluation.of(strategy.worker, model, 100.0)  # type: ignore[attr-defined]
         return values, evaluation.logits(model), isinstance(x, SparseRows)

@@ -56,7 +56,7 @@ class SageAndGat(nn.Module):
 MODELS: dict[str, Any] = {
     "HGT": hetero.HGT,
     "HeteroConv": SageAndGat,
-    "to_hetero": hetero.converted,
+    "to_hetero": hetero.convert_names,
     "edge_attr_dict": hetero.Attributes,
     "RGCN": lambda: relational.Typed(relational.CONVS["RGCNConv"]),
     "RGAT": lambda: relational.Typed(relational.CONVS["RGATConv"]),
@@ -195,4 +195,4 @@ def test_statistics_of_two_types_at_once_are_refused() -> None:
 def test_convolutions_of_one_layer_count_as_one_hop() -> None:
     assert adapted(SageAndGat()).num_convolutions == 2
     assert adapted(hetero.HGT(3)).num_convolutions == 3
-    assert adapted(hetero.converted()).num_convolutions == 2
+    assert adapted(hetero.convert_names()).num_convolutions == 2

@@ -81,12 +81,12 @@ def weights(links: Links) -> Tensor:  # [P, P]
 def test_gradients_of_workers_that_are_all_neighbours_are_those_of_all_reduce(run: Run, rounds: int) -> None:
     shards, model = shards_on(Grid(3, 1, 1)), make_model()
 
-    def trained(sync: Callable[[], GradientSync], comm: Communicator) -> tuple[Tensor, float]:
+    def train_rank(sync: Callable[[], GradientSync], comm: Communicator) -> tuple[Tensor, float]:
         module = train(shards, sync, copy.deepcopy(model), comm, epochs=4)[0]
         return parameters(module), drift(module, comm)
 
-    reference = run(functools.partial(trained, AllReduce), 3)
-    result = run(functools.partial(trained, functools.partial(Neighbour, rounds=rounds)), 3)
+    reference = run(functools.partial(train_rank, AllReduce), 3)
+    result = run(functools.partial(train_rank, functools.partial(Neighbour, rounds=rounds)), 3)
     for (values, drifted), (wanted, _) in zip(result, reference, strict=True):
         assert float((values - wanted).abs().max()) <= 1e-12
         assert drifted <= (0 if rounds == 1 else 1e-12)

@@ -54,7 +54,7 @@ def run(make: Make, work: Work, workers: int, timeout: float = GUARD) -> list[An
     return Threads.run(world, workers + make().servers, timeout=timeout)[:workers]
 
 
-def trained(make_optimizer: Any, epochs: int, local_iterations: int, grid: Grid) -> Work:
+def train_worker(make_optimizer: Any, epochs: int, local_iterations: int, grid: Grid) -> Work:
     shards = shards_on(grid)
 
     def work(sync: GradientSync, comm: Communicator, mailbox: Mailbox) -> Tensor:
@@ -68,8 +68,8 @@ def trained(make_optimizer: Any, epochs: int, local_iterations: int, grid: Grid)
 @pytest.mark.slow
 @pytest.mark.parametrize("make_optimizer", [sgd, exhaustive(adam)], ids=["sgd", "adam"])
 def test_together_servers_step_as_an_all_reduce_and_as_one_process(make_optimizer: Any) -> None:
-    work = trained(make_optimizer, 8, 1, Grid(3, 1, 1))
-    alone = run(AllReduce, trained(make_optimizer, 8, 1, Grid(1, 1, 1)), 1)[0]
+    work = train_worker(make_optimizer, 8, 1, Grid(3, 1, 1))
+    alone = run(AllReduce, train_worker(make_optimizer, 8, 1, Grid(1, 1, 1)), 1)[0]
     reduced = run(AllReduce, work, 3)[0]
     for servers in (0, 2):
         result = run(functools.partial(ParameterServer, servers=servers), work, 3)
@@ -82,7 +82,7 @@ def test_together_servers_step_as_an_all_reduce_and_as_one_process(make_optimize
 @pytest.mark.slow
 def test_servers_that_are_processes_step_to_the_same_bits() -> None:
     make = functools.partial(ParameterServer, servers=2)
-    work = trained(adam, 6, 1, Grid(3, 1, 1))
+    work = train_worker(adam, 6, 1, Grid(3, 1, 1))
     results = run_gloo(functools.partial(on_ranks, make, work, 3), 5)[:3]
     reference = run(ParameterServer, work, 3)
     assert all(torch.equal(a, b) for a, b in zip(results, reference, strict=True))
@@ -90,7 +90,7 @@ def test_servers_that_are_processes_step_to_the_same_bits() -> None:
 
 @pytest.mark.slow
 def test_own_steps_between_lead_where_they_lead_under_the_leader() -> None:
-    work = trained(plain, 6, 3, Grid(3, 1, 1))
+    work = train_worker(plain, 6, 3, Grid(3, 1, 1))
     result, reference = run(ParameterServer, work, 3), run(LeaderSync, work, 3)
     for a, b in zip(result, reference, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)

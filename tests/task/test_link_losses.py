@@ -29,7 +29,7 @@ GRAPH = shop(20, 14, 6, num_buys=90)
 NAME = "user-buys-item"
 
 
-def prepared(loss: str = "bpr", sampling: str = "popularity") -> tuple[LinkPrediction, Links]:
+def prepare_links(loss: str = "bpr", sampling: str = "popularity") -> tuple[LinkPrediction, Links]:
     task = LinkPrediction(width=6, negatives=2, relation=NAME, loss=loss, negative_sampling=sampling)
     links = task.prepare(GRAPH)[1]
     assert links is not None
@@ -66,7 +66,7 @@ def test_losses_are_those_of_the_papers() -> None:
     grid=(Grid(2, 1, 1), Grid(3, 1, 1), Grid(2, 1, 2)),
 )
 def test_ranks_compute_the_loss_and_gradient_of_one_process(loss: str, kind: str, grid: Grid) -> None:
-    task, links = prepared(loss)
+    task, links = prepare_links(loss)
     graph = task.prepare(GRAPH)[0]
     sampler = None if kind == "vertex_centric" else NeighborSampler({"default": [3, 3]}, threads=1)
     strategies: dict[str, ExecutionStrategy] = {
@@ -87,7 +87,7 @@ def test_ranks_compute_the_loss_and_gradient_of_one_process(loss: str, kind: str
 
 
 def test_popular_items_are_negatives_as_often_as_documented() -> None:
-    _, links = prepared()
+    _, links = prepare_links()
     number = GRAPH.schema.edge_types.index(NAME)
     graph = LinkPrediction(relation=NAME).prepare(GRAPH)[0]
     pairs = pairs_of(graph.csc)[graph.edge_types == number]
@@ -108,7 +108,7 @@ def test_popular_items_are_negatives_as_often_as_documented() -> None:
 
 
 def test_evaluation_negatives_stay_uniform_and_a_share_keeps_its_nodes() -> None:
-    links, uniform = prepared()[1], prepared(sampling="uniform")[1]
+    links, uniform = prepare_links()[1], prepare_links(sampling="uniform")[1]
     pairs, ids = links.val, np.arange(len(links.val))
     first, second = (each.negative_pairs(pairs, ids, 9, 5, evaluates=True) for each in (links, uniform))
     np.testing.assert_array_equal(first, second)
@@ -126,7 +126,7 @@ def test_repetitions_follow_the_power_of_the_number_of_edges() -> None:
 
 
 def test_popular_nodes_are_saved_with_the_links(tmp_path: Path) -> None:
-    _, links = prepared()
+    _, links = prepare_links()
     links.save(tmp_path / "links")
     loaded_rows = links_of(load_rows(tmp_path / "links"))
     assert loaded_rows.popular is not None

@@ -53,7 +53,9 @@ def drawn_outputs(graph: Graph, width: int = 2) -> Tensor:
     return 3 * (noise + 0.7 * (F.one_hot(labels, width) if labels.ndim == 1 else labels.double()))
 
 
-def calibrated(task: ClassTask, graph: Graph, outputs: Tensor, grid: Grid = ONE) -> list[tuple[LabelFacts, Any, Any]]:
+def calibrate_ranks(
+    task: ClassTask, graph: Graph, outputs: Tensor, grid: Grid = ONE
+) -> list[tuple[LabelFacts, Any, Any]]:
     """Returns what each rank has chosen, its lines, and its details."""
 
     def work(worker: Any) -> tuple[LabelFacts, Any, Any]:
@@ -90,7 +92,7 @@ def test_the_threshold_has_the_best_f1(seed: int) -> None:
 @pytest.mark.parametrize("weights", [None, "balanced"])
 def test_probabilities_fit_the_validation_nodes(weights: Any) -> None:
     graph = customers()
-    ((facts, lines, details),) = calibrated(NodeClassification(weights), graph, outputs := drawn_outputs(graph))
+    ((facts, lines, details),) = calibrate_ranks(NodeClassification(weights), graph, outputs := drawn_outputs(graph))
     factors = torch.tensor(facts.class_weights or (1.0, 1.0), dtype=torch.float64)
     val = torch.from_numpy(graph.split == Split.VAL)
     logits, labels = (outputs - factors.log())[val], torch.from_numpy(graph.labels)[val]
@@ -114,7 +116,7 @@ def test_a_rare_class_is_weighted_by_the_root_of_its_share(share: float, factors
     graph = customers(share=share)
     counts = np.bincount(graph.labels[graph.split == Split.TRAIN])
     for grid in (ONE, Grid(3, 1, 1)):
-        for facts, _, _ in calibrated(NodeClassification(), graph, drawn_outputs(graph), grid):
+        for facts, _, _ in calibrate_ranks(NodeClassification(), graph, drawn_outputs(graph), grid):
             reference = np.sqrt(counts.sum() / 2 / counts) if factors else None
             assert facts.class_weights == (None if reference is None else pytest.approx(reference, rel=1e-12))
     new_task = NodeClassification()
@@ -126,7 +128,7 @@ def test_a_rare_class_is_weighted_by_the_root_of_its_share(share: float, factors
 @pytest.mark.parametrize("rare", [0, 1])
 def test_the_table_is_that_of_the_rare_class(rare: int) -> None:
     graph = customers(rare)
-    ((facts, _, details),) = calibrated(NodeClassification(), graph, outputs := drawn_outputs(graph))
+    ((facts, _, details),) = calibrate_ranks(NodeClassification(), graph, outputs := drawn_outputs(graph))
     assert facts.thresholds is not None
     assert details["threshold"] == {rare: facts.thresholds[rare]}
     assert sum(facts.thresholds) == pytest.approx(1)
@@ -154,9 +156,9 @@ def test_ranks_choose_what_one_process_chooses(task: ClassTask) -> None:
         odd = np.random.default_rng(1).random(N) < 0.4
         graph = replace(graph, labels=np.stack([odd, graph.labels == 1], 1), class_names=None)
     outputs = drawn_outputs(graph)
-    ((facts, _, details),) = calibrated(task, graph, outputs)
+    ((facts, _, details),) = calibrate_ranks(task, graph, outputs)
     for grid in (Grid(2, 1, 1), Grid(3, 1, 1)):
-        for other, _, others in calibrated(task, graph, outputs, grid):
+        for other, _, others in calibrate_ranks(task, graph, outputs, grid):
             for name in ("mean", "deviation", "thresholds", "shares"):
                 assert getattr(other, name) == pytest.approx(getattr(facts, name), rel=1e-10), name
             assert others["calibration"] == pytest.approx(details["calibration"], rel=1e-10)
@@ -173,7 +175,7 @@ def test_thresholds_follow_the_keys() -> None:
         (NodeClassification(calibration=None), graph, True, False),
         (Multilabel(), replace(even, labels=np.eye(2, dtype=bool)[even.labels], class_names=None), None, False),
     ):
-        ((facts, lines, _),) = calibrated(task, data, drawn_outputs(data))
+        ((facts, lines, _),) = calibrate_ranks(task, data, drawn_outputs(data))
         assert ((facts.thresholds is not None), (facts.deviation is not None)) == (bool(threshold), scale), keys_of(
             task
         )
@@ -187,12 +189,12 @@ def test_a_number_is_the_threshold_of_the_smaller_class() -> None:
     graph = customers()
     names = replace(graph, labels=np.where(graph.labels < 0, -1, 1 - graph.labels), class_names=None)
     for data, number in ((graph, 1), (names, 0)):  # the rare class is the second one, or the first
-        ((facts, _, details),) = calibrated(NodeClassification(threshold=0.2), data, drawn_outputs(data))
+        ((facts, _, details),) = calibrate_ranks(NodeClassification(threshold=0.2), data, drawn_outputs(data))
         assert facts.thresholds is not None
         assert facts.thresholds[number] == details["threshold"][number] == 0.2
         assert details["thresholds"]["class"] == number
     sets = replace(graph, labels=np.eye(2, dtype=bool)[graph.labels.clip(0)], class_names=None)
-    ((_, _, details),) = calibrated(Multilabel(threshold=0.2), sets, drawn_outputs(sets))
+    ((_, _, details),) = calibrate_ranks(Multilabel(threshold=0.2), sets, drawn_outputs(sets))
     assert details["threshold"] == {0: 0.2, 1: 0.2}
 
 
@@ -200,7 +202,7 @@ def test_nothing_is_chosen_without_validation_nodes() -> None:
     graph = customers()
     graph = replace(graph, split=np.where(graph.split == Split.VAL, Split.TRAIN, graph.split))
     for task, lines in ((NodeClassification(), 1), (NodeClassification(threshold=None, calibration=None), 0)):
-        ((facts, actual, _),) = calibrated(task, graph, drawn_outputs(graph))
+        ((facts, actual, _),) = calibrate_ranks(task, graph, drawn_outputs(graph))
         assert facts.thresholds is facts.mean is None
         assert len(actual) == lines
         assert all("the validation split is empty" in line for line in actual)

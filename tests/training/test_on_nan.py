@@ -111,7 +111,7 @@ def run(folder: Path, model: nn.Module | None, trainer: dict[str, Any] | None = 
     return gnnkit.train(GRAPH, folder=folder, model=model, trainer=settings, **run_keys)
 
 
-def stopped(folder: Path, model: nn.Module | None, trainer: dict[str, Any] | None = None, **keys: Any) -> str:
+def stop_message(folder: Path, model: nn.Module | None, trainer: dict[str, Any] | None = None, **keys: Any) -> str:
     """Returns the message with which a run ends."""
     with pytest.raises(UserError) as error:
         run(folder, model, trainer, **keys)
@@ -136,7 +136,7 @@ def parameters(folder: Path) -> Tensor:
     ids=str,
 )
 def test_a_run_stops_on_all_ranks_and_keeps_the_last_finite_checkpoint(tmp_path: Path, keys: dict[str, Any]) -> None:
-    message = stopped(tmp_path / "run", Net([3]), **keys)
+    message = stop_message(tmp_path / "run", Net([3]), **keys)
     last = keys.get("workers", 2) - 1
     reference = f"loss or gradient of step 4 (epoch 3) is not finite on rank {last}: first in the output of bad. "
     assert message.startswith(f"trainer.on_nan=stop: {reference}")
@@ -157,7 +157,7 @@ def test_a_run_stops_on_all_ranks_and_keeps_the_last_finite_checkpoint(tmp_path:
     ],
 )
 def test_the_place_is_named(tmp_path: Path, how: str, expected: str) -> None:
-    message = stopped(tmp_path / "run", Net([0], how), {"checkpoint": False})
+    message = stop_message(tmp_path / "run", Net([0], how), {"checkpoint": False})
     assert f"step 1 (epoch 0) is not finite {expected}" in message
     assert "no checkpoint was saved before" in message
 
@@ -168,7 +168,7 @@ def test_the_place_is_named(tmp_path: Path, how: str, expected: str) -> None:
 def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
     model = Net([4], node=None)
     strategy = {"name": "individual_sample", "batch_size": 4}
-    message = stopped(
+    message = stop_message(
         tmp_path / "run", model, strategy=strategy, sampler={"name": "neighbor", "fanouts": [3]}, comm=comm
     )
     assert "is not finite on ranks 0, 1: first in the output of bad" in message
@@ -183,7 +183,7 @@ def test_ranks_that_exchange_rows_decide_on_each_accumulated_batch(tmp_path: Pat
     keys = {**sample, "comm": {"name": "threads", "timeout": GUARD}}
     trainer, steps = {"accumulate": 2, "on_nan": on_nan}, range(0, 18, 3)  # the first of three batches of each epoch
     if on_nan == "stop":
-        assert "on rank 1: first in the output of bad" in stopped(tmp_path / "run", Net(steps), trainer, **keys)
+        assert "on rank 1: first in the output of bad" in stop_message(tmp_path / "run", Net(steps), trainer, **keys)
     else:
         assert run(tmp_path / "run", Net(steps), trainer, **keys)["skipped_steps"] > 0
 
@@ -262,7 +262,7 @@ def test_input_rows_of_one_rank_that_are_not_finite_end_or_skip_the_step_of_all_
     if on_nan == "skip":
         assert run(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **run_keys)["skipped_steps"] > 0
     else:
-        message = stopped(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **run_keys)
+        message = stop_message(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **run_keys)
         assert "the input rows are not finite" in message
 
 
@@ -275,7 +275,7 @@ def test_a_local_iteration_is_found_by_all_ranks_later(
     tmp_path: Path, epochs: int, step: int, keys: dict[str, Any]
 ) -> None:
     strategy = {"name": "vertex_centric", "local_iterations": 3}
-    message = stopped(tmp_path / "run", Net([step]), {"max_epochs": epochs}, strategy=strategy, **keys)
+    message = stop_message(tmp_path / "run", Net([step]), {"max_epochs": epochs}, strategy=strategy, **keys)
     assert f"of step {step + 1} (epoch {step}) is not finite on rank 1: first in the output of bad. " in message
     assert torch.isfinite(parameters(tmp_path / "run")).all()
 
@@ -344,13 +344,13 @@ def test_a_rollback_of_the_first_step_goes_back_to_the_start(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_the_fourth_rollback_ends_the_run(tmp_path: Path) -> None:
-    message = stopped(tmp_path / "run", Net([1, 2, 3, 4]), {"on_nan": "rollback"})
+    message = stop_message(tmp_path / "run", Net([1, 2, 3, 4]), {"on_nan": "rollback"})
     assert message.startswith("trainer.on_nan=rollback after 3 rollbacks: loss or gradient of step 5 (epoch 4)")
 
 
 @pytest.mark.slow
 def test_rollbacks_need_checkpoints(tmp_path: Path) -> None:
-    message = stopped(tmp_path / "run", Net([]), {"on_nan": "rollback", "checkpoint": False})
+    message = stop_message(tmp_path / "run", Net([]), {"on_nan": "rollback", "checkpoint": False})
     assert message == "trainer.on_nan=rollback needs checkpoints: remove trainer.checkpoint=false"
 
 

@@ -464,7 +464,7 @@ def test_a_rank_goes_on_from_its_own_part_and_a_lost_one_from_the_leader_s() -> 
     (shard,) = cut_all(random_graph(8), Partition(np.zeros(8, np.int32), None, Grid(1, 1, 1)))
     mine, none = resume.fingerprint(shard), torch.empty(0, dtype=torch.uint8)
 
-    def found(rank: int, *workers: torch.Tensor) -> Any:
+    def load_state(rank: int, *workers: torch.Tensor) -> Any:
         module: Any = SimpleNamespace(worker=SimpleNamespace(comm=SimpleNamespace(rank=rank), shard=shard))
         files: Any = {
             "shard": mine,
@@ -475,8 +475,8 @@ def test_a_rank_goes_on_from_its_own_part_and_a_lost_one_from_the_leader_s() -> 
         return resume.own_state(files, module)["strategy"]
 
     own = checkpoint.pack({"shard": mine, "strategy": {"of": "rank 1"}})
-    assert found(1) == found(0, none, own) == {"of": "leader"}
-    assert (found(1, none, own), found(1, none, none)) == ({"of": "rank 1"}, {})
+    assert load_state(1) == load_state(0, none, own) == {"of": "leader"}
+    assert (load_state(1, none, own), load_state(1, none, none)) == ({"of": "rank 1"}, {})
     second = checkpoint.pack({"shard": "other", "strategy": {}})
     with pytest.raises(UserError, match=r"workers of the checkpoint last\.json had other nodes: cut the graph alike"):
-        found(1, none, second)
+        load_state(1, none, second)
