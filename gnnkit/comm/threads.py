@@ -33,7 +33,11 @@ FEW = 2**12  # every process computes sums of at most this many numbers complete
 class Threads(Communicator):
     """A group of ranks that are threads on the CPU.
 
-    Rows within a process are not copied between ranks."""
+    Rows within a process are not copied between ranks. Choose it for tests, debugging
+    and small graphs, where starting processes would take longer than training. Python
+    code of the ranks shares one interpreter lock, which native kernels and torch
+    operators release.
+    """
 
     device = torch.device("cpu")
     in_threads = True

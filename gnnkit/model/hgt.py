@@ -16,7 +16,11 @@ from gnnkit.utils.ranges import MAX_WIDTH, whole
 
 
 class TypedLinear(nn.Module):
-    """A linear layer with one weight and one bias per node type."""
+    """A linear layer with one weight and one bias per node type.
+
+    Each row is multiplied by the weight of its type, which follows from its node id. As
+    PyG's `HeteroLinear`, but for rows of an adjacency.
+    """
 
     def __init__(self, in_features: int, out_features: int, num_node_types: int) -> None:
         super().__init__()

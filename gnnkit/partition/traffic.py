@@ -40,7 +40,11 @@ class StepCounts:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The rows that a rank receives from a peer in one aggregation."""
+    """The rows that a rank receives from a peer in one aggregation.
+
+    Counts are rows. A gathered or reduced row has the columns of the ranks' common
+    slice.
+    """
 
     rank: int
     peer: int

@@ -73,7 +73,11 @@ class Ability:
 
 @dataclass(frozen=True)
 class SparseRows(Ability):
-    """A batch's `x` is sparse if the features are, as `Worker.features.input_rows`."""
+    """A batch's `x` is sparse if the features are, as `Worker.features.input_rows`.
+
+    For other strategies, `input_rows=sparse` is refused, and `input_rows=auto` gives
+    dense rows.
+    """
 
     lacking = "reads dense rows"
 
@@ -99,7 +103,10 @@ class RowsOnDisk(Ability):
 
 
 class ReadPlanner(Protocol):
-    """A strategy that predicts its disk reads."""
+    """A strategy that predicts its disk reads.
+
+    `job=plan` calls it, so that users see the bytes per epoch before they train.
+    """
 
     def predict_reads(self, epochs: int) -> dict[str, Any]:
         """Predicts the disk reads of the first epochs, in the format of `figures`.
@@ -124,7 +131,10 @@ class LastingRows(Ability):
 
 @dataclass(frozen=True)
 class LearnedInputs(Ability):
-    """Batches contain the `nodes` of their input rows, so rows may be learned."""
+    """Batches contain the `nodes` of their input rows, so rows may be learned.
+
+    Required by `inputs=learned`, which looks up and updates one embedding per node.
+    """
 
     lacking = "provides batches that do not name the nodes of their input rows"
 
@@ -154,7 +164,11 @@ class ByTime(Ability):
 
 @dataclass(frozen=True)
 class JoinedLayers(Ability):
-    """A batch's layers can be merged into one graph: `engine.as_one_graph`."""
+    """A batch's layers can be merged into one graph: `engine.as_one_graph`.
+
+    Required by modules of `(x, edge_index)` in mini-batches, because these read the
+    same edges in every layer.
+    """
 
     by_owners: bool = False  # True: each rank holds its owned nodes' in-edges, sampled once
     lacking = (
@@ -165,7 +179,11 @@ class JoinedLayers(Ability):
 
 @dataclass(frozen=True)
 class EdgeTask(Ability):
-    """Batches may be pairs of rows, drawn from `worker.rows`."""
+    """Batches may be pairs of rows, drawn from `worker.rows`.
+
+    Required by link prediction and by tasks on labelled edges. `Batch.rows` are then
+    pairs.
+    """
 
     lacking = "this strategy provides rows of nodes only: choose another strategy"
     # The edges predicted in an epoch: all of them, or a random share
@@ -185,12 +203,18 @@ class MovableWork(Ability):
 
 @dataclass(frozen=True)
 class MovableNodes(MovableWork):
-    """Nodes can be moved: `close`, then `setup` with a smaller shard."""
+    """Nodes can be moved: `close`, then `setup` with a smaller shard.
+
+    Required by `leader.rebalance` for strategies that process owned nodes.
+    """
 
 
 @dataclass(frozen=True)
 class MovableSeeds(MovableWork):
-    """A step's seeds can be redistributed: the strategy is a `SeedDealer`."""
+    """A step's seeds can be redistributed: the strategy is a `SeedDealer`.
+
+    Required by `leader.rebalance` for strategies that sample.
+    """
 
 
 class SeedDealer(Protocol):
