@@ -83,12 +83,19 @@ class Leader(Callback):
 
     @property
     def stragglers(self) -> dict[int, float]:
-        """Each reported worker's ratio to the others' time, when last reported."""
+        """Each reported worker's ratio to the others' time, when last reported.
+
+        A worker that takes 3 times as long as the median of the others has ratio 3.
+        Empty on ranks other than 0.
+        """
         return {} if self.site.watch is None else self.site.watch.slow_factors
 
     @property
     def throughput(self) -> dict[str, float]:
-        """Rows, edges and bytes of all workers per second, over the last seconds."""
+        """Rows, edges and bytes of all workers per second, over the last seconds.
+
+        Empty on ranks other than 0.
+        """
         return {} if self.site.watch is None else self.site.watch.rates.per_second()
 
     @property
@@ -98,7 +105,11 @@ class Leader(Callback):
 
     @property
     def best(self) -> Best | None:
-        """The best model's metric, epoch and `state_dict`, equal on all ranks."""
+        """The best model's metric, epoch and `state_dict`, equal on all ranks.
+
+        None without `monitor`. After training, load the `state_dict` into your module
+        to use the best model instead of the last one.
+        """
         return None if self.site.rule is None else self.site.rule.best_so_far
 
     @property
@@ -194,7 +205,14 @@ class LeaderHook(Callback):
         """
 
     def keeps_graph(self, strategy: Any) -> bool:
-        """Returns whether the run folder must store the graph and partition."""
+        """Returns whether the run folder must store the graph and partition.
+
+        A hook that moves nodes needs them to cut new shards during training. Default:
+        no.
+
+        Args:
+            strategy: The run's strategy.
+        """
         return False
 
     def start(self, leader: Leader) -> None:

@@ -437,7 +437,12 @@ def dropout_key(key: int, draw: int) -> int:
 
 
 class ShardAdjacency(Adjacency):
-    """All in-edges of the nodes that this rank owns, in one layer of one step."""
+    """All in-edges of the nodes that this rank owns, in one layer of one step.
+
+    This is what models read in full-graph training, on every layout. Rows of other
+    ranks are exchanged within each operation, as the forward pass's schedule and codec
+    determine.
+    """
 
     def __init__(self, engine: Engine, layer: int, key: int, forward: ForwardPass) -> None:
         self.engine, self.layer, self.key, self.forward = engine, layer, key, forward

@@ -134,7 +134,11 @@ class _CombinedExchange(RowExchange):
 
 
 class ForwardPasses:
-    """An exchange's state in one run. Creates each step's forward pass."""
+    """An exchange's state in one run. Creates each step's forward pass.
+
+    A strategy with an argument `exchange` creates one in `setup`, passes each step's
+    forward pass to `ShardAdjacency.layers`, and saves `state_dict` in its own.
+    """
 
     def __init__(self, exchange: RowExchange, layout: Layout, *, pauses: bool) -> None:
         """Creates the schedule and the codec.

@@ -153,7 +153,11 @@ Features = Floats | PackedFeatures | SparseFeatures  # node features [num_nodes,
 
 
 def feature_arrays(features: Features) -> dict[str, Array]:
-    """Returns the arrays that store the features, by file name."""
+    """Returns the arrays that store the features, by file name.
+
+    `read_features` restores the features from them. Saved graphs, shards and stores use
+    the same names. Nothing is copied.
+    """
     if isinstance(features, PackedFeatures):
         scales = zip(SCALES, (features.scale, features.offset), strict=True)
         return {PACKED: features.kept} | {name: array for name, array in scales if array is not None}

@@ -276,7 +276,11 @@ class Graph:
 
     @property
     def is_split(self) -> bool:
-        """Whether nodes or edges are divided into training, validation and test."""
+        """Whether nodes or edges are divided into training, validation and test.
+
+        If not, training needs a split first, from `draw_split`, `split_by_time` or
+        `dataset.split`.
+        """
         of_edges = self.edge_split is not None and bool((self.edge_split > Split.NONE).any())
         return of_edges or bool(self.split.any()) or self.time_borders is not None
 

@@ -43,7 +43,7 @@ class FeatureTable:
 
     @property
     def columns(self) -> slice:
-        """The table's columns in `Graph.features`."""
+        """The table's columns in `Graph.features`, as a slice."""
         return slice(self.first, self.first + self.width)
 
 

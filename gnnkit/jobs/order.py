@@ -53,7 +53,11 @@ class Order:
 
     @property
     def source(self) -> ModelSource:
-        """The source of the model. Imports torch."""
+        """The source of the model: the caller's object, or the configured plugin.
+
+        It answers what a job must know about the model before creating it. Imports
+        torch.
+        """
         from gnnkit.jobs.models import ModelSource
 
         return ModelSource(self.settings.model, self.model)

@@ -26,7 +26,14 @@ class LeaderRun(ABC):
 
     @abstractmethod
     def progress(self, activity: str) -> None:
-        """Reports this rank's activity, for the messages of the launcher's watchdog."""
+        """Reports this rank's activity, for the messages of the launcher's watchdog.
+
+        Call it before long work between two steps. Otherwise, the watchdog may consider
+        the rank hung.
+
+        Args:
+            activity: A few words, such as `cutting new shards`.
+        """
 
     @abstractmethod
     def take_shard(self, module: Any, name: str, balance: Mapping[str, float]) -> None:

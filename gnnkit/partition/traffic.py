@@ -11,9 +11,13 @@ from gnnkit.partition.grid import Grid
 
 
 def column_shares(width: int, num_slices: int) -> Ids:  # [num_slices] int64
-    """Returns the column count per slice.
+    """Returns the number of columns of each slice, as in `np.array_split`.
 
-    The first `width % num_slices` slices have one more, as in `np.array_split`.
+    The first `width % num_slices` slices have one more.
+
+    Args:
+        width: Number of columns of a row.
+        num_slices: Number of slices of the grid.
     """
     size, remainder = divmod(width, num_slices)
     return size + (np.arange(num_slices) < remainder).astype(np.int64)

@@ -218,7 +218,11 @@ class MovableSeeds(MovableWork):
 
 
 class SeedDealer(Protocol):
-    """A strategy whose seeds can be redistributed."""
+    """A strategy whose seeds can be redistributed.
+
+    `leader.rebalance` calls it to give a straggler fewer seeds per step. Results then
+    depend on timing, but each epoch still covers each seed once.
+    """
 
     def deal(self, shares: Sequence[float]) -> None:
         """Changes the shares of a step's seeds, from the next epoch on.

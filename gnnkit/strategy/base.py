@@ -112,7 +112,12 @@ class Worker:
         return self._to_training_type(self.features.lasting_rows(nodes, model, tally), model)
 
     def fetched_rows(self, features: Array | SparseFeatures, model: object) -> Rows:  # [k, width]
-        """Returns `input_rows` of features received from owners, as stored."""
+        """Returns `input_rows` of features received from owners, as stored.
+
+        Args:
+            features: [k, width] rows in the type in which their owners store them.
+            model: The model, which may require dense rows.
+        """
         if isinstance(features, SparseFeatures):
             return self._to_training_type(SparseRows.of(features, self.dtype), model)
         return self.features.convert(features, self.input_dtype)
@@ -356,7 +361,11 @@ class Batch:
 
     @property
     def share(self) -> float:
-        """This rank's share of the rows that the loss reads."""
+        """This rank's share of the rows that the loss reads, which add up to 1 over the
+        ranks.
+
+        `GradientSync.step` receives it as the rank's weight in a mean.
+        """
         return len(self.rows) / max(self.total, 1)
 
     @property
@@ -542,6 +551,9 @@ def weighing_sums(sampler: Sampler) -> Sampler:
     """Returns the sampler with importance weights, for unbiased sums.
 
     Raises `UserError` if the user has requested other weights.
+
+    Strategies sample with weights, because a sum over drawn in-edges would otherwise
+    be smaller than the sum over all of them.
     """
     kinds: Any = getattr(sampler, "importance", "none")
     if kinds == "none":

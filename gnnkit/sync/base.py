@@ -188,6 +188,9 @@ def trained(module: nn.Module) -> list[Parameter]:
     """Returns the parameters that require gradients, setting missing gradients to zero.
 
     Raises `UserError` for a sparse gradient.
+
+    A `GradientSync` starts its step with it, so that ranks without rows, or without
+    a gradient for some parameters, exchange tensors of the same shapes.
     """
     parameters = trainable(module)
     for parameter in parameters:

@@ -120,7 +120,10 @@ class Section:
 
     @classmethod
     def optional_keys(cls) -> Collection[str]:
-        """Returns further keys that the section may contain."""
+        """Returns further keys that the section may contain.
+
+        They are not fields, so the class reads them itself. Default: none.
+        """
         return ()
 
     @classmethod
