@@ -16,7 +16,6 @@ from tests.runs import BARE, within_process
 
 pytestmark = pytest.mark.reads("gnnkit", "plugins", "tests/runs.py")
 ROOT = Path(__file__).parents[2]
-DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 RUN = "outputs/first"  # examples that load a run name this folder
 
@@ -26,10 +25,8 @@ def _examples() -> Iterator[tuple[str, str, int]]:
     for path in sorted((*ROOT.glob("gnnkit/**/*.py"), *ROOT.glob("plugins/*/*_*/**/*.py"))):
         source = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(source)) if ">>>" in source else ():
-            text = ast.get_docstring(node) if isinstance(node, DEFINITIONS) else None
-            if text is not None and ">>>" in text:
-                name = "" if isinstance(node, ast.Module) else f":{node.name}"
-                yield f"{path.relative_to(ROOT)}{name}", text, getattr(node, "lineno", 1)
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and ">>>" in (text := ast.get_docstring(node) or ""):
+                yield f"{path.relative_to(ROOT)}:{node.name}", text, node.lineno
 
 
 class _Checker(doctest.OutputChecker):
