@@ -58,8 +58,8 @@ def strategy(options: argparse.Namespace, workers: int) -> dict[str, Any]:
         sampler = {"name": options.sampler, "fanouts": options.fanouts}
         return {"strategy": {"name": "individual_sample", "batch_size": options.batch_size}, "sampler": sampler}
     local = options.local_iterations if workers > 1 else 1
-    chosen = {"name": "vertex_centric", "local_iterations": local}
-    return {"strategy": chosen, "partition": options.partition if workers > 1 else "1d"}
+    strategy_keys = {"name": "vertex_centric", "local_iterations": local}
+    return {"strategy": strategy_keys, "partition": options.partition if workers > 1 else "1d"}
 
 
 def main() -> None:
@@ -79,13 +79,13 @@ def main() -> None:
     parser.add_argument("--one-process", action="store_true", help="also train on one process, in float64")
     options = parser.parse_args()
     options.data = options.data.absolute()
-    many, one = [], []
+    accuracies, reference_accuracies = [], []
     for seed in range(options.seeds):
-        many.append(accuracy(options, seed, workers=options.workers, precision=32)["test_accuracy"])
-        line = f"seed {seed}: {many[-1]:.4f}, mean {statistics.mean(many):.4f}"
+        accuracies.append(accuracy(options, seed, workers=options.workers, precision=32)["test_accuracy"])
+        line = f"seed {seed}: {accuracies[-1]:.4f}, mean {statistics.mean(accuracies):.4f}"
         if options.one_process:
-            one.append(accuracy(options, seed, workers=1, precision=64)["test_accuracy"])
-            line += f"; one process, float64: {one[-1]:.4f}, mean {statistics.mean(one):.4f}"
+            reference_accuracies.append(accuracy(options, seed, workers=1, precision=64)["test_accuracy"])
+            line += f"; one process, float64: {reference_accuracies[-1]:.4f}, mean {statistics.mean(reference_accuracies):.4f}"
         print(line, flush=True)
 
 

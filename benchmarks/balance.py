@@ -132,10 +132,10 @@ def compare(graph: Graph) -> None:
     features = np.asarray(graph.features, np.float32)
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-30)
     for name, sampler in samplers(graph, features).items():
-        measured = cells(draw_all(sampler, graph.csc), graph.csc, unit)
+        cells_by_column = cells(draw_all(sampler, graph.csc), graph.csc, unit)
         if name == "neighbor":
-            print(f"{'':38}", *(f"{column:>12}" for column in measured))
-        print(f"{name:38}", *(f"{cell:>12}" for cell in measured.values()), flush=True)
+            print(f"{'':38}", *(f"{column:>12}" for column in cells_by_column))
+        print(f"{name:38}", *(f"{cell:>12}" for cell in cells_by_column.values()), flush=True)
 
 
 def edges_drawn(graph: CSC, seeds: np.ndarray, window: int | None) -> np.ndarray:  # [num_steps, num_workers]
@@ -160,13 +160,16 @@ def gini(counts: np.ndarray) -> float:
 def report(graph: CSC, seeds: np.ndarray) -> None:
     print(f"{'batching':22} {'step':>7} {'worst':>7} {'epoch':>7}")
     for name, window in {"plain": None, "balanced, window=1": 1, "balanced, window=8": 8}.items():
-        drawn = edges_drawn(graph, seeds, window)
-        steps = [max_over_mean(step) for step in drawn]
-        print(f"{name:22} {np.mean(steps):7.4f} {max(steps):7.4f} {max_over_mean(drawn.sum(axis=0)):7.4f}", flush=True)
+        edge_counts = edges_drawn(graph, seeds, window)
+        steps = [max_over_mean(step) for step in edge_counts]
+        print(
+            f"{name:22} {np.mean(steps):7.4f} {max(steps):7.4f} {max_over_mean(edge_counts.sum(axis=0)):7.4f}",
+            flush=True,
+        )
     print(f"\n{'sources of one hop':22} {'Gini':>7} {'most':>7}")
-    weighted = CSC(graph.indptr, graph.indices, np.ones(graph.num_edges, np.float32))
+    unit_graph = CSC(graph.indptr, graph.indices, np.ones(graph.num_edges, np.float32))
     for alpha in (0.0, 0.5, 1.0):
-        sources = WeightedSampler([15], alpha=alpha).draw(weighted, seeds[: 16 * BATCH_SIZE], 0, key=1).sources
+        sources = WeightedSampler([15], alpha=alpha).draw(unit_graph, seeds[: 16 * BATCH_SIZE], 0, key=1).sources
         counts = np.bincount(sources, minlength=graph.num_sources)
         print(f"{f'weighted, alpha={alpha:g}':22} {gini(counts):7.4f} {counts.max():7}", flush=True)
 

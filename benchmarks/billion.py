@@ -48,29 +48,29 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=4.0, help="GiB of the control group")
     parser.add_argument("--memory", default="2GB", help="memory= of job=import")
     parser.add_argument("--form", choices=["parquet", "npy"], default="parquet")
-    asked = parser.parse_args()
-    folder, limit = asked.folder, int(asked.limit * 2**30)
+    options = parser.parse_args()
+    folder, limit = options.folder, int(options.limit * 2**30)
     tables, store = folder / "tables", folder / "store"
-    begun = time.monotonic()
-    draw(tables, int(asked.nodes), int(asked.edges), asked.width, asked.form)
-    print(f"drawn in {time.monotonic() - begun:.0f} s: {size(tables) / 1e9:.1f} GB", flush=True)
+    start = time.monotonic()
+    draw(tables, int(options.nodes), int(options.edges), options.width, options.form)
+    print(f"drawn in {time.monotonic() - start:.0f} s: {size(tables) / 1e9:.1f} GB", flush=True)
     reads = ["strategy=individual_sample", f"strategy.batch_size={BATCH}", "parts=8"]
-    imported = ["job=import", "dataset=edges", f"dataset.root={tables}", f"memory={asked.memory}", *reads[:1]]
-    shares = [SEEDS / asked.nodes, SEEDS / asked.nodes / 100, SEEDS / asked.nodes / 100]  # train, validate, test
-    imported.append(f"dataset.split=[{','.join(f'{share:.6f}' for share in shares)}]")
-    seconds = timed("import", [*imported, "workers=8", f"output={store}"], limit)
+    import_keys = ["job=import", "dataset=edges", f"dataset.root={tables}", f"memory={options.memory}", *reads[:1]]
+    shares = [SEEDS / options.nodes, SEEDS / options.nodes / 100, SEEDS / options.nodes / 100]  # train, validate, test
+    import_keys.append(f"dataset.split=[{','.join(f'{share:.6f}' for share in shares)}]")
+    seconds = timed("import", [*import_keys, "workers=8", f"output={store}"], limit)
     print(
-        f"import: {seconds / asked.edges * 1e8:.1f} s for 100 M edges; store of {size(store) / 1e9:.1f} GB; "
+        f"import: {seconds / options.edges * 1e8:.1f} s for 100 M edges; store of {size(store) / 1e9:.1f} GB; "
         f"disk s {disk_seconds(folder, size(tables / 'edges.parquet', tables / 'edges.npy'), size(store)):.0f}",
         flush=True,
     )
-    trained = [*reads, f"workers={WORKERS}", "dataset=store", f"dataset.root={store}", "features.place=disk"]
-    trained += ["sampler.fanouts=[10,5]", "trainer.max_epochs=1", "cache=false", "write=[]"]
-    trained += ["trainer.evaluation_memory=128"]  # of each of 8 parts
-    timed("plan", ["job=plan", *trained, f"output={folder / 'plan'}"], limit)
-    timed("train", [*trained, f"output={folder / 'run'}"], limit)
-    found = json.loads((folder / "run" / "result.json").read_text())
-    print({name: found.get(name) for name in ("train_loss", "val_accuracy", "test_accuracy", "seconds_per_epoch")})
+    train_keys = [*reads, f"workers={WORKERS}", "dataset=store", f"dataset.root={store}", "features.place=disk"]
+    train_keys += ["sampler.fanouts=[10,5]", "trainer.max_epochs=1", "cache=false", "write=[]"]
+    train_keys += ["trainer.evaluation_memory=128"]  # of each of 8 parts
+    timed("plan", ["job=plan", *train_keys, f"output={folder / 'plan'}"], limit)
+    timed("train", [*train_keys, f"output={folder / 'run'}"], limit)
+    result = json.loads((folder / "run" / "result.json").read_text())
+    print({name: result.get(name) for name in ("train_loss", "val_accuracy", "test_accuracy", "seconds_per_epoch")})
 
 
 def draw(folder: Path, nodes: int, edges: int, width: int, form: str) -> None:
@@ -105,42 +105,42 @@ def draw(folder: Path, nodes: int, edges: int, width: int, form: str) -> None:
 
 def size(*paths: Path) -> int:
     """Counts the bytes of files, or of folders, that are there."""
-    files = (each for path in paths for each in ([path] if path.is_file() else path.rglob("*")))
+    files = (part for path in paths for part in ([path] if path.is_file() else path.rglob("*")))
     return sum({file.stat().st_ino: file.stat().st_size for file in files if file.is_file()}.values())
 
 
-def disk_seconds(folder: Path, read: int, written: int) -> float:
+def disk_seconds(folder: Path, read: int, num_written: int) -> float:
     """Measures the disk by a file of 1 GiB, written and then read past the cache."""
     path, block = folder / "disk", bytes(1 << 20)
-    begun = time.monotonic()
+    start = time.monotonic()
     with path.open("wb") as file:
         for _ in range(1024):
             file.write(block)
         file.flush()
         os.fsync(file.fileno())
-    writes = 2**30 / (time.monotonic() - begun)
+    writes = 2**30 / (time.monotonic() - start)
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        begun = time.monotonic()
+        start = time.monotonic()
         while file.read(1 << 20):
             pass
-    reads = 2**30 / (time.monotonic() - begun)
+    reads = 2**30 / (time.monotonic() - start)
     path.unlink()
-    return read / reads + written / writes
+    return read / reads + num_written / writes
 
 
 def timed(name: str, keys: list[str], limit: int) -> float:
     """Runs a command within the limit, and prints its seconds and memory."""
-    begun = time.monotonic()
+    start = time.monotonic()
     with (
         group(limit) as prefix,
         subprocess.Popen([*prefix, sys.executable, "-m", "gnnkit", *keys, "on_exists=replace"]) as process,
     ):
         memory = Memory(process.pid, "RssAnon")
         code = memory.watched(process)
-    seconds = time.monotonic() - begun
-    most = ", ".join(f"{value / 1024:.0f}" for value in sorted(memory.peaks.values(), reverse=True)[:5])
-    print(f"{name}: {seconds:.0f} s, exit code {code}, MiB of processes: {most}", flush=True)
+    seconds = time.monotonic() - start
+    peaks = ", ".join(f"{value / 1024:.0f}" for value in sorted(memory.peaks.values(), reverse=True)[:5])
+    print(f"{name}: {seconds:.0f} s, exit code {code}, MiB of processes: {peaks}", flush=True)
     if code:
         sys.exit(code)
     return seconds
@@ -149,23 +149,23 @@ def timed(name: str, keys: list[str], limit: int) -> float:
 @contextlib.contextmanager
 def group(limit: int) -> Iterator[list[str]]:
     """Yields what comes before a command that is to live within `limit` bytes."""
-    made = None
+    cgroup = None
     for root in GROUPS:
         with contextlib.suppress(OSError):
-            made = root / "gnnkit-billion"
-            made.mkdir(exist_ok=True)
-            (name,) = LIMITS & {path.name for path in made.iterdir()}
-            (made / name).write_text(str(limit))
+            cgroup = root / "gnnkit-billion"
+            cgroup.mkdir(exist_ok=True)
+            (name,) = LIMITS & {path.name for path in cgroup.iterdir()}
+            (cgroup / name).write_text(str(limit))
             break
     else:
         print("no control group: ulimit -d bounds each process")
         yield ["bash", "-c", f'ulimit -d {limit // 1024}; exec "$@"', "limited"]
         return
     try:
-        yield ["bash", "-c", f'echo $$ >{made}/cgroup.procs; exec "$@"', "limited"]
+        yield ["bash", "-c", f'echo $$ >{cgroup}/cgroup.procs; exec "$@"', "limited"]
     finally:
         with contextlib.suppress(OSError):
-            made.rmdir()
+            cgroup.rmdir()
 
 
 if __name__ == "__main__":

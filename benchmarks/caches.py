@@ -86,11 +86,11 @@ def main() -> None:
     owner = np.random.default_rng(0).integers(0, options.workers, graph.num_nodes).astype(np.int32)
     shards = list(cut_all(graph, Partition(owner, None, Grid(options.workers, 1, 1))))
     print(f"{'cache':8} {'fetched':>10} {'of none':>8} {'distinct':>10}")
-    most = 0.0
+    first_rows = 0.0
     for cache in CACHES:
         rows, distinct = fetched(cache, shards, options)
-        most = most or rows
-        print(f"{cache:8} {rows:10,.0f} {rows / max(most, 1):8.3f} {distinct:10,.0f}", flush=True)
+        first_rows = first_rows or rows
+        print(f"{cache:8} {rows:10,.0f} {rows / max(first_rows, 1):8.3f} {distinct:10,.0f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -103,13 +103,13 @@ class Sleep(L.Callback):
         time.sleep(SLOW)
 
 
-def start(keys: dict[str, Any], folder: Path, most: int, errors: int) -> None:
+def start(keys: dict[str, Any], folder: Path, max_restarts: int, errors: int) -> None:
     """Trains in this process, and exits."""
     os.setsid()
     os.dup2(errors, 2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     trainer = {"max_epochs": EPOCHS, "checkpoint_every": 2, "progress_bar": False, **keys.get("trainer", {})}
-    common = {"workers": WORKERS, "threads": 1, "report": False, "logger": "none", "restarts": most}
+    common = {"workers": WORKERS, "threads": 1, "report": False, "logger": "none", "restarts": max_restarts}
     try:
         gnnkit.train(
             dataset={"name": "synthetic", "num_nodes": 400, "num_edges": 1600},
@@ -126,13 +126,13 @@ def start(keys: dict[str, Any], folder: Path, most: int, errors: int) -> None:
 
 def processes() -> dict[int, tuple[int, int]]:
     """Returns parent and session of each process that lives."""
-    found = {}
+    parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError, ValueError):
             state, parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
             if state != "Z":
-                found[int(entry.name)] = (int(parent), int(session))
-    return found
+                parents[int(entry.name)] = (int(parent), int(session))
+    return parents
 
 
 class Here:
@@ -170,8 +170,8 @@ class OnRay:
 
     def __init__(self) -> None:
         # A process of its own: gRPC of the cluster hangs in the forks of `attempt`.
-        self.pipe, other = multiprocessing.Pipe()
-        self.cluster = multiprocessing.get_context("fork").Process(target=keep_cluster, args=(other,))
+        self.pipe, child_pipe = multiprocessing.Pipe()
+        self.cluster = multiprocessing.get_context("fork").Process(target=keep_cluster, args=(child_pipe,))
         self.cluster.start()
         os.environ["RAY_ADDRESS"] = self.pipe.recv()
         self.nodes: dict[str, int] = self.pipe.recv()  # process of the raylet by the node's id
@@ -207,12 +207,12 @@ class OnRay:
 
     def left(self, leader: int) -> list[int]:
         """Lists agents, and the ranks that were forked from them."""
-        found = []
+        pids = []
         for pid in processes():
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                found += [pid] if words[1:3] == [b"-m", b"gnnkit_ray"] else []
-        return sorted(found)
+                pids += [pid] if words[1:3] == [b"-m", b"gnnkit_ray"] else []
+        return sorted(pids)
 
     def end(self) -> None:
         self.pipe.send(None)
@@ -226,9 +226,9 @@ def keep_cluster(pipe: Any) -> None:
     # A worker of Ray is nice to others, and gets no core where the machine is full.
     os.environ |= {"RAY_worker_niceness": "0"}
     os.environ |= {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "3"}
-    some = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **some})
-    nodes = [cluster.add_node(num_cpus=2, **some) for _ in range(3)]
+    node_args = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **node_args})
+    nodes = [cluster.add_node(num_cpus=2, **node_args) for _ in range(3)]
     pipe.send(cluster.address)
     while True:
         pipe.send({node.node_id: node.all_processes["raylet"][0].process.pid for node in nodes})
@@ -236,7 +236,7 @@ def keep_cluster(pipe: Any) -> None:
             return cluster.shutdown()
         (dead,) = [node for node in nodes if node.node_id == name]
         cluster.remove_node(dead, allow_graceful=False)
-        nodes = [*(node for node in nodes if node is not dead), cluster.add_node(wait=False, num_cpus=2, **some)]
+        nodes = [*(node for node in nodes if node is not dead), cluster.add_node(wait=False, num_cpus=2, **node_args)]
 
 
 def below(top: int, parents: dict[int, int]) -> list[int]:
@@ -268,7 +268,7 @@ def attempt(place: Place, row: str, folder: Path, draw: random.Random, kills: in
             time.sleep(0.01)
         if not process.is_alive():
             break
-        target = draw.choice([each for each in targets if each.key != last] or targets)
+        target = draw.choice([candidate for candidate in targets if candidate.key != last] or targets)
         last = target.key
         strike(place, target, process, log, outcome)
         if draw.random() < 0.5:  # in training, and else while ranks start again
@@ -287,10 +287,10 @@ def strike(place: Place, target: Target, process: Any, log: Path, outcome: Outco
     for pid in target.pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    killed, outcome.kills = time.monotonic(), outcome.kills + 1
-    while process.is_alive() and len(told(log)) == before and time.monotonic() < killed + 30:
+    kill_time, outcome.kills = time.monotonic(), outcome.kills + 1
+    while process.is_alive() and len(told(log)) == before and time.monotonic() < kill_time + 30:
         time.sleep(0.005)
-    seconds, lines = time.monotonic() - killed, told(log)[before:]
+    seconds, lines = time.monotonic() - kill_time, told(log)[before:]
     if lines:
         print(f"{seconds:5.2f} s: {lines[0]}", file=sys.stderr, flush=True)
         outcome.detected.append(seconds)
@@ -304,27 +304,27 @@ def strike(place: Place, target: Target, process: Any, log: Path, outcome: Outco
 def finish(place: Place, process: Any, log: Path, row: str, outcome: Outcome) -> None:
     """Looks for processes that a run has left, and at how it ended."""
     leader, until = process.pid, time.monotonic() + 5
-    while (left := place.left(leader)) and time.monotonic() < until:
+    while (orphans := place.left(leader)) and time.monotonic() < until:
         time.sleep(0.05)
-    outcome.orphans += len(left)
-    for pid in [*left, *([leader] if process.is_alive() else [])]:
+    outcome.orphans += len(orphans)
+    for pid in [*orphans, *([leader] if process.is_alive() else [])]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     if process.exitcode != 0:
         outcome.wrong.append(f"{row}: exit code {process.exitcode}\n{log.read_text()[-2000:]}")
 
 
-def compare(way: str, folder: Path, expected: bytes, outcome: Outcome) -> None:
+def compare(way: str, folder: Path, reference: bytes, outcome: Outcome) -> None:
     """Adds the figures of a run that was killed."""
     outcome.runs += 1
     if not (folder / "result.json").exists():
         return
-    restarted = json.loads((folder / "result.json").read_text())["restarted"]
-    outcome.lost += [each["seconds_lost"] for each in restarted if each["seconds_lost"] is not None]
-    if (folder / "model.safetensors").read_bytes() == expected:
+    restart_records = json.loads((folder / "result.json").read_text())["restarted"]
+    outcome.lost += [restart["seconds_lost"] for restart in restart_records if restart["seconds_lost"] is not None]
+    if (folder / "model.safetensors").read_bytes() == reference:
         outcome.equal += 1
     else:
-        outcome.wrong.append(f"{way}: other weights, {restarted}")
+        outcome.wrong.append(f"{way}: other weights, {restart_records}")
 
 
 def spread(seconds: list[float]) -> str:
@@ -349,34 +349,34 @@ def main() -> None:
 
 def totals(place: Place, kills: int, seconds: float, draw: random.Random) -> dict[str, Outcome]:
     """Does runs until there were so many kills, or the time is over."""
-    found, end = {row: Outcome() for row in place.rows}, time.monotonic() + seconds
+    outcomes, end = {row: Outcome() for row in place.rows}, time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as name:
-        base, expected = Path(name), list[tuple[dict[str, Any], bytes]]()
+        base, references = Path(name), list[tuple[dict[str, Any], bytes]]()
         for number, (row, keys) in enumerate(place.rows.items()):
-            if keys not in [known for known, _ in expected]:
-                whole = attempt(place, row, base / f"whole-{number}", draw, 0, found[row])
-                if found[row].wrong:
-                    sys.exit(found[row].wrong[0])
-                expected.append((keys, (whole / "model.safetensors").read_bytes()))
+            if keys not in [reference_keys for reference_keys, _ in references]:
+                reference_run = attempt(place, row, base / f"whole-{number}", draw, 0, outcomes[row])
+                if outcomes[row].wrong:
+                    sys.exit(outcomes[row].wrong[0])
+                references.append((keys, (reference_run / "model.safetensors").read_bytes()))
         trial = 0
-        while sum(each.kills for each in found.values()) < kills and time.monotonic() < end:
-            row = list(found)[trial % len(found)]
-            run = attempt(place, row, base / f"run-{trial}", draw, KILLS, found[row])
-            compare(row, run, next(weights for keys, weights in expected if keys == place.rows[row]), found[row])
+        while sum(outcome.kills for outcome in outcomes.values()) < kills and time.monotonic() < end:
+            row = list(outcomes)[trial % len(outcomes)]
+            run = attempt(place, row, base / f"run-{trial}", draw, KILLS, outcomes[row])
+            compare(row, run, next(weights for keys, weights in references if keys == place.rows[row]), outcomes[row])
             trial += 1
-    return found
+    return outcomes
 
 
-def tell(found: dict[str, Outcome]) -> None:
+def tell(outcomes: dict[str, Outcome]) -> None:
     """Prints the table."""
-    for row, each in found.items():
+    for row, outcome in outcomes.items():
         print(
-            f"{row:26} {each.kills:3} kills, {each.named:3} named ({spread(each.detected)}), "
-            f"first step after {spread(each.lost)}; {each.equal} of {each.runs} runs equal to the bit, "
-            f"{each.orphans} orphans",
+            f"{row:26} {outcome.kills:3} kills, {outcome.named:3} named ({spread(outcome.detected)}), "
+            f"first step after {spread(outcome.lost)}; {outcome.equal} of {outcome.runs} runs equal to the bit, "
+            f"{outcome.orphans} orphans",
             flush=True,
         )
-        for text in each.wrong:
+        for text in outcome.wrong:
             print(f"WRONG {text}", flush=True)
 
 

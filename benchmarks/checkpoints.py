@@ -57,9 +57,9 @@ class Clock(L.Callback):
         self.lines = list[str]()
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
-        many = len(module.loader) > 1
-        done = batch_idx + 1 if many else trainer.current_epoch + 1
-        saves = self.every and done % self.every == 0 and (not many or done < len(module.loader))
+        has_batches = len(module.loader) > 1
+        done = batch_idx + 1 if has_batches else trainer.current_epoch + 1
+        saves = self.every and done % self.every == 0 and (not has_batches or done < len(module.loader))
         self.lines.append(f"{time.perf_counter()} {int(bool(saves))}")
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
@@ -101,22 +101,22 @@ def main() -> None:
     options.add_argument("--megabytes", type=int, default=300, help="of learned rows and their moments")
     options.add_argument("--workers", type=int, default=2, help="that learn rows")
     options.add_argument("--folder", type=Path, help="where runs write. Default: the system's folder for such files")
-    given = options.parse_args()
+    arguments = options.parse_args()
     heads = ("a step", 10), ("longer by", 12), ("at most", 10), ("added to the run", 18), ("checkpoint", 12)
     print("".join(f"{head:>{width}}" for head, width in (("", 8), *heads, ("leader", 11), ("others", 11))))
-    for name, keys in ways(given.megabytes, given.workers).items():
-        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-            plain, _, _ = steps(Path(folder) / "plain", given.steps, None, keys)
-            times, saves, size = steps(Path(folder) / "saved", given.steps, given.every, keys)
+    for name, keys in ways(arguments.megabytes, arguments.workers).items():
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+            plain, _, _ = steps(Path(folder) / "plain", arguments.steps, None, keys)
+            times, saves, size = steps(Path(folder) / "saved", arguments.steps, arguments.every, keys)
             before, peaks = (memory(Path(folder), run) for run in ("plain", "saved"))
         saving = list(itertools.compress(times, saves))
         if not saving:
-            options.error(f"--every={given.every}: no step of an epoch of {name} was saved: choose less")
-        usual = statistics.median(itertools.compress(times, (not each for each in saves)))
+            options.error(f"--every={arguments.every}: no step of an epoch of {name} was saved: choose less")
+        usual = statistics.median(itertools.compress(times, (not is_saved for is_saved in saves)))
         longer = [seconds - usual for seconds in saving]
-        added = (sum(times) - sum(plain)) / len(saving)
+        extra_seconds = (sum(times) - sum(plain)) / len(saving)
         print(
-            f"{name:<8}{usual:>8.3f} s{statistics.median(longer):>10.3f} s{max(longer):>8.3f} s{added:>16.3f} s"
+            f"{name:<8}{usual:>8.3f} s{statistics.median(longer):>10.3f} s{max(longer):>8.3f} s{extra_seconds:>16.3f} s"
             f"{size / 1e6:>9.0f} MB{peaks[0] - before[0]:>8.0f} MB"
             + (f"{max(peaks[1:]) - max(before[1:]):>8.0f} MB" if peaks[1:] else ""),
             flush=True,
@@ -132,8 +132,10 @@ def memory(folder: Path, run: str) -> list[float]:
 def steps(folder: Path, count: int, every: int | None, keys: dict[str, Any]) -> tuple[list[float], list[bool], int]:
     """Returns seconds from each step to the next, which save, bytes of a checkpoint."""
     clock = folder.with_name(f"{folder.name}-clock")
-    saved = {"checkpoint": False} if every is None else {"checkpoint_every": every, "checkpoint_every_n_steps": every}
-    trainer = {"max_epochs": 10**6, "check_val_every_n_epoch": 10**6, "progress_bar": False, **saved}
+    checkpoint_keys = (
+        {"checkpoint": False} if every is None else {"checkpoint_every": every, "checkpoint_every_n_steps": every}
+    )
+    trainer = {"max_epochs": 10**6, "check_val_every_n_epoch": 10**6, "progress_bar": False, **checkpoint_keys}
     with contextlib.redirect_stdout(io.StringIO()):
         gnnkit.train(
             folder=folder,

@@ -157,9 +157,9 @@ class _ProgramIndex:
 
     def evaluate(self, path: _Path, scope: _Scope) -> _Entity:
         """Resolves an expression, as far as names suffice."""
-        inherited = path[:2] == ("super", _CALL)
-        entity = _enclosing_instance(scope) if inherited else self.lookup(path[0], scope)
-        for step in path[2 if inherited else 1 :]:
+        is_inherited = path[:2] == ("super", _CALL)
+        entity = _enclosing_instance(scope) if is_inherited else self.lookup(path[0], scope)
+        for step in path[2 if is_inherited else 1 :]:
             entity = self.result(entity) if step == _CALL else self.attribute(entity, step)
         return entity
 
@@ -318,8 +318,8 @@ def _path(expression: ast.expr) -> _Path | None:
 
 
 def _arguments(arguments: ast.arguments) -> list[ast.arg]:
-    rest = [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
-    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *rest]
+    variadic = [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *variadic]
 
 
 def _first_argument(node: _Function, scope: _Scope) -> _Entity:

@@ -85,9 +85,9 @@ class Time:
         """Below 1: we are faster."""
         return self.ours / self.reference
 
-    def least(self, other: Time) -> Time:
+    def least(self, again: Time) -> Time:
         """Of two measurements."""
-        return replace(self, ours=min(self.ours, other.ours), reference=min(self.reference, other.reference))
+        return replace(self, ours=min(self.ours, again.ours), reference=min(self.reference, again.reference))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ class Report:
     machine: str  # kind of machine: a ratio depends on its registers and caches
     times: dict[str, Time]  # by the pair's name
 
-    def least(self, other: Report) -> Report:
+    def least(self, report: Report) -> Report:
         """Of two measurements of the same pairs, or of some of them again."""
-        again = {name: self.times[name].least(time) for name, time in other.times.items()}
+        again = {name: self.times[name].least(time) for name, time in report.times.items()}
         return Report(self.machine, self.times | again)
 
 
@@ -163,9 +163,9 @@ def update(selection: str, baseline: Baseline) -> int:
     reports = [measure(CPU_TIME, "-m", "not full", "-k", selection, "benchmarks") for _ in range(ATTEMPTS)]
     report = functools.reduce(Report.least, reports)
     ratios = {name: round(time.ratio, 4) for name, time in report.times.items()}
-    kept = baseline.ratios if selection else {}
+    old_ratios = baseline.ratios if selection else {}
     counts = counted(selection) or baseline.instructions
-    Baseline(report.machine, dict(sorted((kept | ratios).items())), counts).save()
+    Baseline(report.machine, dict(sorted((old_ratios | ratios).items())), counts).save()
     print(table(report.times, baseline.ratios))
     return 0
 
@@ -199,7 +199,7 @@ def compare(selection: str, baseline: Baseline) -> int:
     """
     report = gate(selection, baseline.ratios)
     print(table(report.times, baseline.ratios))
-    counts, judged = counted(selection), report.times
+    counts, times = counted(selection), report.times
     if too_many(counts, baseline.instructions):
         again = counted(selection)
         counts = {name: min(count, again[name]) for name, count in counts.items()}
@@ -208,14 +208,14 @@ def compare(selection: str, baseline: Baseline) -> int:
         print("Instructions are not counted: there is no valgrind.")
     if report.machine != baseline.machine:
         print(f"The baseline is of {baseline.machine}, this is {report.machine}: most pairs are not judged.")
-        judged = {name: time for name, time in judged.items() if time.any_cpu}
-    slower = failures(judged, baseline.ratios)
+        times = {name: time for name, time in times.items() if time.any_cpu}
+    slower = failures(times, baseline.ratios)
     for name in slower:
         print(f"{verdict(report.times[name], baseline.ratios.get(name))}: {name}")
-    many = too_many(counts, baseline.instructions) if baseline.counts_on(report.machine) else []
-    for name in many:
+    counted_names = too_many(counts, baseline.instructions) if baseline.counts_on(report.machine) else []
+    for name in counted_names:
         print(f"slower: kernels of {name}, by instructions")
-    return 1 if slower or many else 0
+    return 1 if slower or counted_names else 0
 
 
 def self_test(selection: str, baseline: Baseline) -> int:
@@ -224,10 +224,10 @@ def self_test(selection: str, baseline: Baseline) -> int:
     print(table(report.times, baseline.ratios))
     counts = counted(selection, repeat=2)
     print_counts(counts, baseline.instructions)
-    found = len(failures(report.times, baseline.ratios)) + len(too_many(counts, baseline.instructions))
-    planted = len(report.times) + len(counts)
-    print(f"{found} of {planted} planted slowdowns found")
-    return 1 if found < planted else 0
+    num_reported = len(failures(report.times, baseline.ratios)) + len(too_many(counts, baseline.instructions))
+    num_planted = len(report.times) + len(counts)
+    print(f"{num_reported} of {num_planted} planted slowdowns found")
+    return 1 if num_reported < num_planted else 0
 
 
 def main() -> int:

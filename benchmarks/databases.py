@@ -38,15 +38,17 @@ def read_candidates(
     same for all of them.
     """
     data = Tables(folder, table=table, freeze=freeze)
-    database, targets, encoded = data._encode(data._read(*data._open()), data.split)
-    graph, scored = (build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets)))
-    columns = build_columns(database, targets, encoded)
-    candidates = list_candidates(graph, scored, columns, graph_keys(database, targets))
+    database, targets, tables = data._encode(data._read(*data._open()), data.split)
+    graph, scored_graph = (build_graph(database, targets, part) for part in (tables, with_scores(tables, targets)))
+    columns = build_columns(database, targets, tables)
+    candidates = list_candidates(graph, scored_graph, columns, graph_keys(database, targets))
     if targets.pairs is not None:
         return columns, candidates, rank_by_rules(targets)
-    own = range(sum(not is_embedded(name) for name in encoded[targets.entity].names))  # which come before the past
-    if own:
-        row = dataclasses.replace(columns, features=np.asarray(columns.features)[:, own], feature_names=None)
+    own_columns = range(
+        sum(not is_embedded(name) for name in tables[targets.entity].names)
+    )  # which come before the past
+    if own_columns:
+        row = dataclasses.replace(columns, features=np.asarray(columns.features)[:, own_columns], feature_names=None)
         candidates.append(("gradient boosting on the entity's row", row, candidates[-1][2]))
     return columns, candidates, [best_column(columns)]
 
@@ -54,7 +56,7 @@ def read_candidates(
 def measure(folder: str, table: str | None, freeze: str, seeds: int) -> Iterator[str]:
     """Yields lines for rules, for candidates and seeds, and for means over seeds."""
     columns, candidates, rules = read_candidates(folder, table, freeze)
-    metric, figures, chosen = metric_of(columns), dict[str, list[Trial]](), []
+    metric, figures, test_figures = metric_of(columns), dict[str, list[Trial]](), []
     best_of = min if metric == "mae" else max
     yield from (str(rule) for rule in rules if rule is not None)
     ranking = [Trial(rule.name, {}, rule.val, rule.test) for rule in rules if rule is not None and rule.column]
@@ -67,14 +69,14 @@ def measure(folder: str, table: str | None, freeze: str, seeds: int) -> Iterator
             figures.setdefault(trial.name, []).append(trial)
             seconds = time.process_time() - begin
             yield f"seed {seed}: {trial.name}: val {trial.val:.4f}, test {trial.test:.4f}, {seconds:.0f} CPU seconds"
-        allowed = [trial for trial in trials if "entity's row" not in trial.name]
-        best = best_of([*allowed, *ranking], key=lambda trial: trial.val)
-        chosen.append(best.test)
+        eligible_trials = [trial for trial in trials if "entity's row" not in trial.name]
+        best = best_of([*eligible_trials, *ranking], key=lambda trial: trial.val)
+        test_figures.append(best.test)
         yield f"seed {seed}: selected: {best.name}: test {best.test:.4f}"
     for name, rows in figures.items():
         val, test = statistics.fmean(row.val for row in rows), statistics.fmean(row.test for row in rows)
         yield f"{metric}: {name}: val {val:.4f}, test {test:.4f}"
-    yield f"{metric}: selected: test {statistics.fmean(chosen):.4f}"
+    yield f"{metric}: selected: test {statistics.fmean(test_figures):.4f}"
 
 
 def main() -> None:

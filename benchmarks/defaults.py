@@ -38,7 +38,7 @@ EPOCHS, EVERY, HIDDEN, LR = 100, 10, 64, 0.01
 
 
 def ours(path: Path, model: str, keys: dict[str, Any], seed: int) -> float:
-    fixed = {"workers": 1, "threads": 1, "comm": "threads", "logger": "none", "report": False, "write": []}
+    fixed_keys = {"workers": 1, "threads": 1, "comm": "threads", "logger": "none", "report": False, "write": []}
     trainer = {"checkpoint": False, "progress_bar": False}
     data = {"name": "npz", "root": str(path)}
     overrides = [f"{key}={value}" for key, value in keys.items()]
@@ -52,7 +52,7 @@ def ours(path: Path, model: str, keys: dict[str, Any], seed: int) -> float:
             seed=seed,
             folder=Path(folder) / "run",
             overrides=overrides,
-            **fixed,
+            **fixed_keys,
         )
     return 100 * float(result["test_accuracy"])
 

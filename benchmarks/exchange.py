@@ -61,7 +61,7 @@ def measure(comm: Communicator, ways: dict[str, Callable[[], None]], turns: int)
             start = time.perf_counter()
             way()
             seconds[name].append(time.perf_counter() - start)
-    return {name: 1000 * statistics.median(each) for name, each in seconds.items()}
+    return {name: 1000 * statistics.median(times) for name, times in seconds.items()}
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--width", type=int, default=128, help="numbers of a row")
     parser.add_argument("--quick", action="store_true", help="few turns")
-    given = parser.parse_args()
+    options = parser.parse_args()
 
     def rank(rank: int, world_size: int) -> dict[str, Any]:
         from gnnkit.comm.process import Gloo as Shared
@@ -78,17 +78,17 @@ def main() -> None:
         comm = Shared.connect(rank, world_size, device=torch.device("cpu"), timeout=60)
         assert isinstance(comm, Shared)
         gloo = Gloo(comm.split(range(world_size)).group, comm.device, comm.timeout)
-        found = {
-            str(num_rows): measure(comm, ways_of(comm, gloo, num_rows, given.width), 5 if given.quick else turns)
+        results = {
+            str(num_rows): measure(comm, ways_of(comm, gloo, num_rows, options.width), 5 if options.quick else turns)
             for num_rows, turns in ((1, 200), (100, 200), (5_000, 50), (50_000, 25))
         }
         comm.close()
-        return found
+        return results
 
-    found = launch(rank, given.ranks)[0]
-    print(f"{'rows for each rank':26}" + "".join(f"{int(num_rows):>10,}" for num_rows in found))
-    for name in next(iter(found.values())):
-        print(f"{name:26}" + "".join(f"{times[name]:10.3f}" for times in found.values()))
+    results = launch(rank, options.ranks)[0]
+    print(f"{'rows for each rank':26}" + "".join(f"{int(num_rows):>10,}" for num_rows in results))
+    for name in next(iter(results.values())):
+        print(f"{name:26}" + "".join(f"{times[name]:10.3f}" for times in results.values()))
 
 
 if __name__ == "__main__":

@@ -85,13 +85,13 @@ def seconds_of_reads(store: Path, rows: int, batches: int) -> float:
     """
     path, begin, num_rows, row_bytes = features_of(store)
     file = _core.RowFile(str(path), begin, num_rows, row_bytes, "static", 0, True, False)
-    rng, size, few = np.random.default_rng(1), min(rows // batches, num_rows), min(batches, LOOKS)
-    drawn = [rng.choice(num_rows, size, replace=False) for _ in range(few)]
+    rng, size, num_samples = np.random.default_rng(1), min(rows // batches, num_rows), min(batches, LOOKS)
+    id_batches = [rng.choice(num_rows, size, replace=False) for _ in range(num_samples)]
     out = np.empty(size * row_bytes, np.uint8)
-    begun = time.perf_counter()
-    for ids in drawn:
+    start = time.perf_counter()
+    for ids in id_batches:
         file.read(ids, out)
-    return (time.perf_counter() - begun) * batches / few
+    return (time.perf_counter() - start) * batches / num_samples
 
 
 def steps_of(folder: Path) -> int:
@@ -118,18 +118,18 @@ def run(store: Path, share: float | None, keys: list[str], folder: Path) -> dict
     if share is not None:
         cache = int(share * num_rows * row_bytes)
         ways = ["features.place=disk", f"features.cache={cache}"]
-    asked = ["dataset=store", f"dataset.root={store}", *keys, *ways, "report=false"]
+    arguments = ["dataset=store", f"dataset.root={store}", *keys, *ways, "report=false"]
     forget(store)
-    command(*asked, f"output={folder}")
+    command(*arguments, f"output={folder}")
     result = json.loads((folder / "result.json").read_text())
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    found = {"epochs": epochs(folder), "digest": digest, "read": result.get("features_read")}
+    figures = {"epochs": epochs(folder), "digest": digest, "read": result.get("features_read")}
     if share is not None:
-        command(*asked, "job=plan", f"output={folder}-plan")
-        found["plan"] = json.loads(Path(f"{folder}-plan/result.json").read_text())["features_read"]
-        missed = found["read"]["rows"] / len(found["epochs"])
-        found["bound"] = seconds_of_reads(store, int(missed), steps_of(folder) * result["world_size"])
-    return found
+        command(*arguments, "job=plan", f"output={folder}-plan")
+        figures["plan"] = json.loads(Path(f"{folder}-plan/result.json").read_text())["features_read"]
+        num_missed = figures["read"]["rows"] / len(figures["epochs"])
+        figures["bound"] = seconds_of_reads(store, int(num_missed), steps_of(folder) * result["world_size"])
+    return figures
 
 
 def main() -> None:
@@ -144,35 +144,35 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--fanouts", default="[10,10]")
     parser.add_argument("--keys", nargs="*", default=[], help="further keys of all runs")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        draw(int(given.nodes), int(given.nodes * given.degree), given.width, given.train, root / "graph")
-        sampled = ["strategy=individual_sample", f"sampler.fanouts={given.fanouts}"]
-        data = ["dataset=saved", f"dataset.root={root / 'graph'}", f"workers={given.workers}", "features.scale=none"]
-        command("job=partition", *data, *sampled, f"output={root / 'store'}", "cache=false")
-        keys = [*sampled, "model=sage", f"trainer.max_epochs={given.epochs}", *given.keys]
-        keys += [f"trainer.check_val_every_n_epoch={given.epochs}"]
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in WAYS}
-        for turn in range(given.turns):
+        draw(int(options.nodes), int(options.nodes * options.degree), options.width, options.train, root / "graph")
+        sampling_keys = ["strategy=individual_sample", f"sampler.fanouts={options.fanouts}"]
+        data = ["dataset=saved", f"dataset.root={root / 'graph'}", f"workers={options.workers}", "features.scale=none"]
+        command("job=partition", *data, *sampling_keys, f"output={root / 'store'}", "cache=false")
+        keys = [*sampling_keys, "model=sage", f"trainer.max_epochs={options.epochs}", *options.keys]
+        keys += [f"trainer.check_val_every_n_epoch={options.epochs}"]
+        runs_by_way: dict[str, list[dict[str, Any]]] = {name: [] for name in WAYS}
+        for turn in range(options.turns):
             for name, share in WAYS.items():
-                found[name].append(run(root / "store", share, keys, root / f"{turn}-{share}"))
+                runs_by_way[name].append(run(root / "store", share, keys, root / f"{turn}-{share}"))
         _, _, num_rows, row_bytes = features_of(root / "store")
-    print(f"{num_rows:,} rows of {row_bytes} bytes, {num_rows * row_bytes / 1e9:.3g} GB, {given.workers} workers")
+    print(f"{num_rows:,} rows of {row_bytes} bytes, {num_rows * row_bytes / 1e9:.3g} GB, {options.workers} workers")
     print(f"{'way':<12}{'s an epoch':>12}{'first':>8}{'ratio':>8}{'hits':>7}{'GB read':>9}{'planned':>9}{'bound s':>9}")
-    base = statistics.mean(second for one in found["memory"] for second in one["epochs"])
-    for name, runs in found.items():
-        seconds = statistics.mean(second for one in runs for second in one["epochs"])
-        first = statistics.mean(one["epochs"][0] for one in runs)
+    base = statistics.mean(second for figures in runs_by_way["memory"] for second in figures["epochs"])
+    for name, runs in runs_by_way.items():
+        seconds = statistics.mean(second for figures in runs for second in figures["epochs"])
+        first = statistics.mean(figures["epochs"][0] for figures in runs)
         line = f"{name:<12}{seconds:>12.2f}{first:>8.2f}{seconds / base:>8.2f}"
         if runs[0]["read"] is not None:
             read, plan = runs[0]["read"], runs[0]["plan"]
-            assert all(one["read"]["bytes_by_epoch"][:2] == plan["bytes_by_epoch"][:2] for one in runs)
-            bound = statistics.mean(one["bound"] for one in runs)
+            assert all(figures["read"]["bytes_by_epoch"][:2] == plan["bytes_by_epoch"][:2] for figures in runs)
+            disk_bound = statistics.mean(figures["bound"] for figures in runs)
             line += f"{read['hit_rate']:>7.0%}{sum(read['bytes_by_epoch'][:2]) / 1e9:>9.3f}{plan['bytes'] / 1e9:>9.3f}"
-            line += f"{bound:>9.2f}  {read['window']} batches ahead"
+            line += f"{disk_bound:>9.2f}  {read['window']} batches ahead"
         print(line)
-    digests = {one["digest"] for runs in found.values() for one in runs}
+    digests = {figures["digest"] for runs in runs_by_way.values() for figures in runs}
     print("models are equal to the bit" if len(digests) == 1 else "MODELS DIFFER")
 
 

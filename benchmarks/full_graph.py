@@ -147,33 +147,35 @@ def fits(contender: Contender, model: str, num_edges: int) -> bool:
     """
     if contender.program != "pyg" or (model != "gat" and "compiled" not in contender.method):
         return True
-    needed, free = 6 * num_edges * HIDDEN * 4, available_memory()
-    if needed > free:
+    num_bytes, free = 6 * num_edges * HIDDEN * 4, available_memory()
+    if num_bytes > free:
         print(
-            f"  left out: {contender.label} of {model} needs {needed / 1e9:.0f} GB, free are {free / 1e9:.0f}",
+            f"  left out: {contender.label} of {model} needs {num_bytes / 1e9:.0f} GB, free are {free / 1e9:.0f}",
             flush=True,
         )
-    return needed <= free
+    return num_bytes <= free
 
 
 def compare(options: argparse.Namespace, name: str, folder: Path, threads: int) -> None:
     """Prints the epochs of every contender on one graph."""
     pythons = {"gnnkit": sys.executable, "dgl": options.dgl, "pyg": options.pyg}
-    contenders = [each for each in CONTENDERS if pythons[each.program] and options.only in each.label]
+    contenders = [
+        contender for contender in CONTENDERS if pythons[contender.program] and options.only in contender.label
+    ]
     contenders = contenders if CONTENDERS[0] in contenders else [CONTENDERS[0], *contenders]
     with ExitStack() as stack:
-        started = start(stack, contenders, pythons, "epoch", threads)
-        versions = "; ".join(dict.fromkeys(peer.versions for peer in started.values()))
+        peer_by_label = start(stack, contenders, pythons, "epoch", threads)
+        versions = "; ".join(dict.fromkeys(peer.versions for peer in peer_by_label.values()))
         print(f"\n{name}, {threads} threads, milliseconds; {versions}")
         print(f"  {'':22} {head('epoch', TIMES)} {'ratio':>8}")
         for model in options.models:
             request = request_of(options, folder, threads, model)
-            fitting = [each for each in contenders if fits(each, model, int(options.edges))]
-            found = by_turns(fitting, started, options.rounds, options.epochs, **request)
-            ours = found[CONTENDERS[0].label].seconds
-            for label, turns in found.items():
+            fitting = [contender for contender in contenders if fits(contender, model, int(options.edges))]
+            turns_by_label = by_turns(fitting, peer_by_label, options.rounds, options.epochs, **request)
+            ours = turns_by_label[CONTENDERS[0].label].seconds
+            for label, turns in turns_by_label.items():
                 print(f"  {model:5} {label:16} {turns.columns(TIMES)} {turns.seconds / ours:7.2f}x", flush=True)
-            answer = started[CONTENDERS[0].label].ask(method="shares", first=2, count=options.epochs, **request)
+            answer = peer_by_label[CONTENDERS[0].label].ask(method="shares", first=2, count=options.epochs, **request)
             print(f"  {model:5} {'shares':16} {format_shares(answer['parts'])}", flush=True)
 
 
@@ -239,16 +241,16 @@ def run_doors(options: argparse.Namespace, folder: Path) -> None:
     write_npz(folder / "drawn.npz", drawn("rmat", options))
     for model in options.models:
         for threads in options.threads:
-            found: dict[str, list[float]] = {name: [] for name in DOORS}
+            seconds_by_door: dict[str, list[float]] = {name: [] for name in DOORS}
             for _ in range(options.rounds):
                 for name, door in DOORS.items():
                     keys = (*overrides(model), f"threads={threads}")
-                    found[name].append(
+                    seconds_by_door[name].append(
                         run_job(options, folder / "drawn.npz", "contiguous", 1, *keys, door=door).seconds
                     )
             print(f"\n{model}, {threads} threads; seconds an epoch, median and range of {options.rounds} runs")
-            ours = statistics.median(found["command"])
-            for name, seconds in found.items():
+            ours = statistics.median(seconds_by_door["command"])
+            for name, seconds in seconds_by_door.items():
                 middle, spread = statistics.median(seconds), f"{min(seconds):.3f} to {max(seconds):.3f}"
                 print(f"  {name:26} {middle:8.3f} {spread:>16} {middle / ours:7.2f}x", flush=True)
 
@@ -275,18 +277,18 @@ def run_job(
         ]
         environment = {**os.environ, **door.environment}
         subprocess.run([sys.executable, *door.words, *command], check=True, stdout=subprocess.DEVNULL, env=environment)
-        (found,) = Path(folder).rglob("result.json")
-        result = json.loads(found.read_text())
-        states = map(json.loads, (found.parent / "workers.jsonl").read_text().splitlines())
+        (result_file,) = Path(folder).rglob("result.json")
+        result = json.loads(result_file.read_text())
+        states = map(json.loads, (result_file.parent / "workers.jsonl").read_text().splitlines())
         longest: dict[int, float] = defaultdict(float)
-        whole: dict[int, float] = defaultdict(float)
+        epoch_seconds: dict[int, float] = defaultdict(float)
         for state in states:
             seconds = sum(state[f"seconds_{kind}"] for kind in ("wait", "compute", "exchange", "sync"))
-            whole[state["epoch"]] = max(whole[state["epoch"]], seconds)
+            epoch_seconds[state["epoch"]] = max(epoch_seconds[state["epoch"]], seconds)
             longest[state["epoch"]] = max(longest[state["epoch"]], state["seconds_exchange"])
     exchange = statistics.median(list(longest.values())[1:] or longest.values())
     words = result["words_gathered"] + result["words_reduced"] + result["words_sliced"]
-    return Measured(result["seconds_per_epoch"], min(whole.values()), exchange, words, result["bytes_sent"])
+    return Measured(result["seconds_per_epoch"], min(epoch_seconds.values()), exchange, words, result["bytes_sent"])
 
 
 READ = """
@@ -315,13 +317,13 @@ def bytes_of(model: str, num_nodes: int, num_edges: int, dropout: float) -> int:
     numbers = 0
     for layer, (before, after) in enumerate(pairwise(widths)):
         first, attends = layer == 0, model == "gat"
-        summed = {"gat": after, "gin": before}.get(model, min(before, after))
+        width = {"gat": after, "gin": before}.get(model, min(before, after))
         # Rows of features have no gradient, and the sum of rows that stay is made once.
         passes = 2 if attends or not first else int(dropout > 0)
-        numbers += passes * (edges * (summed + 1) + num_nodes * summed) + attends * edges * 5 * HEADS
+        numbers += passes * (edges * (width + 1) + num_nodes * width) + attends * edges * 5 * HEADS
         products = [before, HIDDEN, after] if model == "gin" else [before * (1 + (model == "sage")), after]
-        for number, (read, written) in enumerate(pairwise(products)):
-            numbers += num_nodes * (read + written) * (2 if first and number == 0 else 3)
+        for number, (read, out_width) in enumerate(pairwise(products)):
+            numbers += num_nodes * (read + out_width) * (2 if first and number == 0 else 3)
         numbers += num_nodes * 5 * (before * (not first) + HIDDEN * (model == "gin"))  # activations
     return 4 * numbers
 
@@ -330,7 +332,7 @@ def run_cores(options: argparse.Namespace, folder: Path) -> None:
     """Prints what a second thread and a second rank gain, beside the memory's bound."""
     graph = drawn("sbm", options)
     write(folder / "sbm", graph)
-    tuned = [each for each in CONTENDERS if options.dgl and each.label == "DGL, tuned"]
+    contenders = [contender for contender in CONTENDERS if options.dgl and contender.label == "DGL, tuned"]
     print(f"\nsbm, {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, dropout {options.dropout:g}; an epoch")
     print(f"  {'':17} {'seconds':>9} {'gain':>6} {'GB':>7} {'GB/s':>7} {'bound':>7} {'share':>6} {'DGL':>9} {'':>6}")
     for model in options.models:
@@ -342,20 +344,22 @@ def run_cores(options: argparse.Namespace, folder: Path) -> None:
             for threads in (1, 2):
                 rates[threads].append(read_rate(threads))
                 with ExitStack() as stack:
-                    started = start(stack, tuned, {"dgl": options.dgl}, "epoch", threads)
+                    peer_by_label = start(stack, contenders, {"dgl": options.dgl}, "epoch", threads)
                     request = request_of(options, folder / "sbm", threads, model)
-                    found = by_turns(tuned, started, 1, options.job_epochs // 2, **request)
-                peers[threads] += [turns.seconds for turns in found.values()]
+                    turns_by_label = by_turns(contenders, peer_by_label, 1, options.job_epochs // 2, **request)
+                peers[threads] += [turns.seconds for turns in turns_by_label.values()]
             for name, (workers, threads) in CORES.items():
-                given = (*keys, f"threads={threads}")
-                seconds[name].append(run_job(options, folder / "sbm/graph.npz", "contiguous", workers, *given).fastest)
-        moved = bytes_of(model, graph.num_nodes, graph.num_edges, options.dropout)
+                run_keys = (*keys, f"threads={threads}")
+                seconds[name].append(
+                    run_job(options, folder / "sbm/graph.npz", "contiguous", workers, *run_keys).fastest
+                )
+        num_bytes = bytes_of(model, graph.num_nodes, graph.num_edges, options.dropout)
         for name, (workers, threads) in CORES.items():
-            ours, bound = min(seconds[name]), max(rates[workers * threads])
+            ours, bandwidth = min(seconds[name]), max(rates[workers * threads])
             peer, gain = min(peers[workers * threads], default=float("nan")), min(seconds["1 thread"]) / ours
             print(
-                f"  {model:5} {name:11} {ours:9.3f} {gain:5.2f}x {moved / 1e9:7.2f} {moved / ours / 1e9:7.1f} "
-                f"{bound / 1e9:7.1f} {moved / ours / bound:6.1%} {peer:9.3f} {peer / ours:5.2f}x",
+                f"  {model:5} {name:11} {ours:9.3f} {gain:5.2f}x {num_bytes / 1e9:7.2f} {num_bytes / ours / 1e9:7.1f} "
+                f"{bandwidth / 1e9:7.1f} {num_bytes / ours / bandwidth:6.1%} {peer:9.3f} {peer / ours:5.2f}x",
                 flush=True,
             )
 
@@ -372,16 +376,16 @@ def run_jobs(options: argparse.Namespace, folder: Path) -> None:
             seconds = {}
             for workers, threads in ((1, 1), (2, 1), (1, 2)):
                 keys = (*overrides(model), f"threads={threads}")
-                measured = run_job(options, folder / f"{order}.npz", partition, workers, *keys)
-                seconds[workers, threads] = measured.seconds
-                print(f"  {model:5} {order:6} {workers} ranks of {threads} threads {measured}", flush=True)
+                figures = run_job(options, folder / f"{order}.npz", partition, workers, *keys)
+                seconds[workers, threads] = figures.seconds
+                print(f"  {model:5} {order:6} {workers} ranks of {threads} threads {figures}", flush=True)
             print(
                 f"  {model:5} {order:6} 1 -> 2 ranks: {seconds[1, 1] / seconds[2, 1]:.2f}x, 2 ranks against 2 threads: "
                 f"{seconds[1, 2] / seconds[2, 1]:.2f}x",
                 flush=True,
             )
-    measured = run_job(options, folder / "metis.npz", "metis", 2, *overrides("gcn", 2), "threads=1")
-    print(f"\nCAGNET's model, metis, 2 ranks\n  {'':36} {head}\n  {'':36} {measured}")
+    figures = run_job(options, folder / "metis.npz", "metis", 2, *overrides("gcn", 2), "threads=1")
+    print(f"\nCAGNET's model, metis, 2 ranks\n  {'':36} {head}\n  {'':36} {figures}")
 
 
 def main() -> None:
@@ -415,8 +419,8 @@ def main() -> None:
                 converge(path, options.seeds, options.converge_epochs, strategy="vertex_centric", model=keys)
         if options.converge:
             return
-        for asked, run in ((options.jobs, run_jobs), (options.doors, run_doors), (options.cores, run_cores)):
-            if asked:
+        for is_selected, run in ((options.jobs, run_jobs), (options.doors, run_doors), (options.cores, run_cores)):
+            if is_selected:
                 run(options, folder)
                 return
         graphs: dict[str, Any] = {kind: lambda kind=kind: drawn(kind, options) for kind in options.kinds}

@@ -51,28 +51,28 @@ def draw(nodes: int, edges: int, width: int, folder: Path) -> None:
 def seconds_of_pass(store: Path) -> float:
     """Reads the rows of all parts once, past the system's cache of files."""
     forget(store)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for path in store.glob("parts/*/features.npy"):
         with path.open("rb", buffering=0) as file:
             while file.read(READ):
                 os.posix_fadvise(file.fileno(), 0, file.tell(), os.POSIX_FADV_DONTNEED)
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def run(store: Path, folder: Path, keys: list[str], limit: float) -> dict[str, Any]:
     """Trains one way from cold files."""
     forget(store)
-    asked = [sys.executable, "-m", "gnnkit", "dataset=store", f"dataset.root={store}", *keys, f"output={folder}"]
-    told = folder.with_suffix(".txt")
+    command = [sys.executable, "-m", "gnnkit", "dataset=store", f"dataset.root={store}", *keys, f"output={folder}"]
+    log = folder.with_suffix(".txt")
     with (
         group(int(limit * 2**30)) as prefix,
-        told.open("w") as out,
-        subprocess.Popen([*prefix, *asked], stdout=out, stderr=out) as process,
+        log.open("w") as out,
+        subprocess.Popen([*prefix, *command], stdout=out, stderr=out) as process,
     ):
         memory = Memory(process.pid, "RssAnon")
         code = memory.watched(process)
     if code:
-        raise SystemExit(told.read_text())
+        raise SystemExit(log.read_text())
     return json.loads((folder / "result.json").read_text()) | {
         "epochs": epochs(folder),
         "peaks": sorted(memory.peaks.values(), reverse=True),
@@ -92,33 +92,35 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--limit", type=float, default=1.5, help="GiB of the control group of runs on disk")
     parser.add_argument("--ways", nargs="*", default=["memory", "disk", "disk, 20 %"])
-    given = parser.parse_args()
-    root: Path = given.folder
-    store, nodes = root / "store", int(given.nodes)
+    options = parser.parse_args()
+    root: Path = options.folder
+    store, nodes = root / "store", int(options.nodes)
     if not (store / "store.json").exists():
-        draw(nodes, int(nodes * given.degree), given.width, root / "graph")
-        data = ["dataset=saved", f"dataset.root={root / 'graph'}", f"workers={given.workers}", "features.scale=none"]
+        draw(nodes, int(nodes * options.degree), options.width, root / "graph")
+        data = ["dataset=saved", f"dataset.root={root / 'graph'}", f"workers={options.workers}", "features.scale=none"]
         shape = ["strategy=vertex_centric", "partition=1d", "input_rows=dense", "cache=false", "report=false"]
         command("job=partition", *data, *shape, f"output={store}", "on_exists=replace")
-    size = nodes * given.width * 4
-    keys = ["strategy=vertex_centric", f"model={given.model}", f"model.hidden={given.hidden}", "report=false"]
-    keys += [f"trainer.max_epochs={given.epochs}", f"trainer.check_val_every_n_epoch={given.epochs}", "write=[]"]
+    size = nodes * options.width * 4
+    keys = ["strategy=vertex_centric", f"model={options.model}", f"model.hidden={options.hidden}", "report=false"]
+    keys += [f"trainer.max_epochs={options.epochs}", f"trainer.check_val_every_n_epoch={options.epochs}", "write=[]"]
     ways = {"memory": ["features.place=memory"]}
     for name, share in (("disk", 0.0), ("disk, 20 %", 0.2)):
-        ways[name] = ["features.place=disk", f"features.cache={int(share * size / given.workers)}"]
-    print(f"{nodes:,} rows of {given.width * 4} bytes, {size / 1e9:.3g} GB, {given.workers} workers")
+        ways[name] = ["features.place=disk", f"features.cache={int(share * size / options.workers)}"]
+    print(f"{nodes:,} rows of {options.width * 4} bytes, {size / 1e9:.3g} GB, {options.workers} workers")
     print(f"{'way':<12}{'s an epoch':>11}{'first':>7}{'ratio':>7}{'process MiB':>13}{'all MiB':>9}{'GB an epoch':>13}")
     base, losses = 0.0, []
-    for name in given.ways:
-        way, limit = ways[name], 1024.0 if name == "memory" else given.limit
-        found = run(store, root / name.replace(", ", "-").replace(" %", ""), [*keys, *way, "on_exists=replace"], limit)
-        seconds = statistics.mean(found["epochs"])
+    for name in options.ways:
+        way, limit = ways[name], 1024.0 if name == "memory" else options.limit
+        figures = run(
+            store, root / name.replace(", ", "-").replace(" %", ""), [*keys, *way, "on_exists=replace"], limit
+        )
+        seconds = statistics.mean(figures["epochs"])
         base = base or seconds
-        read = found.get("features_read", {"bytes_by_epoch": [0]})["bytes_by_epoch"][-1] / 1e9
-        peaks = [peak / 1024 for peak in found["peaks"]]
-        line = f"{name:<12}{seconds:>11.2f}{found['epochs'][0]:>7.2f}{seconds / base:>7.2f}"
+        read = figures.get("features_read", {"bytes_by_epoch": [0]})["bytes_by_epoch"][-1] / 1e9
+        peaks = [peak / 1024 for peak in figures["peaks"]]
+        line = f"{name:<12}{seconds:>11.2f}{figures['epochs'][0]:>7.2f}{seconds / base:>7.2f}"
         print(line + f"{peaks[0]:>13,.0f}{sum(peaks):>9,.0f}{read:>13.2f}", flush=True)
-        losses.append(found["train_loss"])
+        losses.append(figures["train_loss"])
     print(f"bound s {2 * seconds_of_pass(store):.2f}, losses {losses}")
 
 

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--nodes", type=int, default=200_000, help="default 200,000")
     parser.add_argument("--edges", type=int, default=4_000_000, help="default 4,000,000")
     parser.add_argument("--width", type=int, default=128, help="numbers of a row, default 128")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         print("no GPU: nothing was measured")
         return
@@ -42,9 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(torch.cuda.get_device_name(device))
     worst = max(errors(edges(300, num_edges), device) for num_edges in (0, 40, 20_000))
     print(f"largest difference from the CPU, float64: {worst:.1e}")
-    csc = edges(given.nodes, given.edges)
-    measure_sums(csc, given.width, device)
-    measure_epochs(csc, given.width, device)
+    csc = edges(options.nodes, options.edges)
+    measure_sums(csc, options.width, device)
+    measure_epochs(csc, options.width, device)
 
 
 def edges(num_nodes: int, num_edges: int) -> CSC:
@@ -62,9 +62,9 @@ def errors(csc: CSC, device: torch.device) -> float:
     def compare(call: Callable[..., Tensor], *inputs: Tensor, turned: bool = False) -> None:
         nonlocal worst
         a, b = (cpu.transpose(), gpu.transpose()) if turned else (cpu, gpu)
-        found, expected = call(b, *(x.to(device) for x in inputs)).cpu().double(), call(a, *inputs).double()
-        if found.numel():
-            worst = max(worst, float((found - expected).abs().nan_to_num(0).max()))
+        result, reference = call(b, *(x.to(device) for x in inputs)).cpu().double(), call(a, *inputs).double()
+        if result.numel():
+            worst = max(worst, float((result - reference).abs().nan_to_num(0).max()))
 
     for width in (1, 3, 64, 130):
         x, factor = torch.randn(n, width).double(), torch.randn(n).double()
@@ -101,21 +101,25 @@ def measure_sums(csc: CSC, width: int, device: torch.device) -> None:
 
 def sums(csc: CSC, dtype: torch.dtype, device: torch.device) -> dict[str, Sum]:
     """Returns the ways to sum rows over in-edges, by name."""
-    chosen, of_torch = EdgeKernels.of(csc, device), TorchKernels.of_csc(csc, device)
+    edge_kernels, of_torch = EdgeKernels.of(csc, device), TorchKernels.of_csc(csc, device)
     matrix = sparse(csc, dtype, device)
-    return {type(chosen).__name__: chosen.sum, "TorchKernels": of_torch.sum, "sparse CSR": lambda x: matrix @ x}
+    return {
+        type(edge_kernels).__name__: edge_kernels.sum,
+        "TorchKernels": of_torch.sum,
+        "sparse CSR": lambda x: matrix @ x,
+    }
 
 
 def sparse(csc: CSC, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Returns the edges as a sparse CSR matrix of ones."""
-    indptr, indices = (torch.tensor(np.asarray(each, np.int32)) for each in (csc.indptr, csc.indices))
+    indptr, indices = (torch.tensor(np.asarray(offsets, np.int32)) for offsets in (csc.indptr, csc.indices))
     ones, size = torch.ones(csc.num_edges, dtype=dtype), (csc.num_nodes, csc.num_sources)
     return torch.sparse_csr_tensor(indptr, indices, ones, size).to(device)
 
 
 def measure_epochs(csc: CSC, width: int, device: torch.device) -> None:
     """Prints milliseconds and peak memory of an epoch of two layers."""
-    held = HeldEdges(csc, device)
+    edges = HeldEdges(csc, device)
     forward, backward = sparse(csc, torch.float32, device), sparse(transposed(csc), torch.float32, device)
 
     class Product(torch.autograd.Function):
@@ -129,7 +133,7 @@ def measure_epochs(csc: CSC, width: int, device: torch.device) -> None:
 
     print("\n| epoch of two layers | ms | peak MiB |\n|---|---|---|")
     x = torch.randn(csc.num_nodes, width, device=device)
-    for name, add in {type(held.kernels).__name__: held.sum, "sparse CSR": Product.apply}.items():
+    for name, add in {type(edges.kernels).__name__: edges.sum, "sparse CSR": Product.apply}.items():
         layers = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, width)]).to(device)
         optimizer = torch.optim.Adam(layers.parameters())
 

@@ -61,11 +61,11 @@ def stream(tables: Path, work: Path, room: Room) -> None:
 
 def duckdb(tables: Path, work: Path, room: Room) -> None:
     """Reads, looks up ids and sorts with DuckDB."""
-    nodes, numbered = tables / "nodes.parquet", "(row_number() OVER () - 1)::INTEGER"
-    edges = f"(SELECT src, dst, {numbered} AS position FROM '{tables}/edges.parquet/*.parquet')"
+    nodes, row_number = tables / "nodes.parquet", "(row_number() OVER () - 1)::INTEGER"
+    edges = f"(SELECT src, dst, {row_number} AS position FROM '{tables}/edges.parquet/*.parquet')"
     query = f"SELECT dst, src, position FROM {edges} ORDER BY ALL"
     if nodes.exists():
-        ids = f"(SELECT id, {numbered} AS number FROM '{nodes}')"
+        ids = f"(SELECT id, {row_number} AS number FROM '{nodes}')"
         query = (
             f"SELECT d.number, s.number, position FROM {edges} LEFT JOIN {ids} s ON s.id = src "
             f"LEFT JOIN {ids} d ON d.id = dst ORDER BY ALL"
@@ -122,16 +122,16 @@ def main() -> None:
     parser.add_argument("--ids", choices=["numbers", "text"], default="numbers")
     parser.add_argument("--memory", type=int, default=2048, help="MiB")
     parser.add_argument("--turns", type=int, default=3)
-    asked = parser.parse_args()
-    tables, edges, room = asked.folder / asked.ids, int(asked.edges), Room(asked.memory << 20, 2)
-    draw(tables, int(edges / asked.degree), edges, asked.ids == "text")
-    for _, contender in itertools.product(range(asked.turns), (gnnkit, stream, duckdb)):
-        work = asked.folder / contender.__name__
+    options = parser.parse_args()
+    tables, edges, room = options.folder / options.ids, int(options.edges), Room(options.memory << 20, 2)
+    draw(tables, int(edges / options.degree), edges, options.ids == "text")
+    for _, contender in itertools.product(range(options.turns), (gnnkit, stream, duckdb)):
+        work = options.folder / contender.__name__
         seconds, peak = measure(contender, tables, work, room)
         print(f"{contender.__name__:<8}{seconds:>8.2f} s{peak:>8,.0f} MiB", flush=True)
         for name in ARRAYS:
-            rows, expected = (np.load(path / f"graph/{name}.npy") for path in (work, asked.folder / "gnnkit"))
-            assert np.array_equal(rows, expected), f"{contender.__name__} writes other {name}"
+            rows, reference = (np.load(path / f"graph/{name}.npy") for path in (work, options.folder / "gnnkit"))
+            assert np.array_equal(rows, reference), f"{contender.__name__} writes other {name}"
 
 
 if __name__ == "__main__":

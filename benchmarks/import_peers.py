@@ -45,31 +45,31 @@ def ways(tables: Path, parts: int, memory: int, dgl: str | None, pyg: str | None
     data = ["dataset=edges", f"dataset.root={tables}", "strategy=vertex_centric", f"workers={parts}"]
     data += ["dataset.split=[0.6,0.2,0.2]", "features.scale=none", "dataset.symmetrize=false", "cache=false"]
     gnnkit = [sys.executable, "-m", "gnnkit", *data]
-    found = {
+    commands = {
         f"gnnkit import, {name}": [*gnnkit, "job=import", f"memory={memory}", f"partition={name}"]
         for name in ("hash", "ldg", "fennel")
     }
-    found["gnnkit in memory, metis"] = [*gnnkit, "job=partition", "partition=metis"]
+    commands["gnnkit in memory, metis"] = [*gnnkit, "job=partition", "partition=metis"]
     if dgl is not None:
         cut = [dgl, str(PEERS / "cut_dgl_peer.py"), str(tables), "OUTPUT", str(parts)]
-        found |= {f"DGL partition_graph, {name}": [*cut, name] for name in ("random", "metis")}
-        found["GraphBolt, no cut"] = [*cut, "graphbolt"]
+        commands |= {f"DGL partition_graph, {name}": [*cut, name] for name in ("random", "metis")}
+        commands["GraphBolt, no cut"] = [*cut, "graphbolt"]
     if pyg is not None:
-        found["PyG Partitioner, metis"] = [pyg, str(PEERS / "cut_pyg_peer.py"), str(tables), "OUTPUT", str(parts)]
-    return found
+        commands["PyG Partitioner, metis"] = [pyg, str(PEERS / "cut_pyg_peer.py"), str(tables), "OUTPUT", str(parts)]
+    return commands
 
 
 def timed(command: list[str], output: Path) -> tuple[float, int, str]:
     """Runs a command. Returns seconds, KiB of memory, and why it failed."""
     shutil.rmtree(output, ignore_errors=True)
-    whole = [str(output) if word == "OUTPUT" else word for word in command]
-    whole += [f"output={output}"] if "gnnkit" in command else []
-    begun, told = time.perf_counter(), output.with_suffix(".txt")
-    with told.open("w") as out, subprocess.Popen(whole, stdout=out, stderr=out) as process:
+    arguments = [str(output) if word == "OUTPUT" else word for word in command]
+    arguments += [f"output={output}"] if "gnnkit" in command else []
+    start, log = time.perf_counter(), output.with_suffix(".txt")
+    with log.open("w") as out, subprocess.Popen(arguments, stdout=out, stderr=out) as process:
         memory = Memory(process.pid, "RssAnon")
         code = memory.watched(process)
-    failed = "" if code == 0 else (told.read_text().strip().splitlines() or [f"exit code {code}"])[-1]
-    return time.perf_counter() - begun, max(memory.peaks.values(), default=0), failed
+    error = "" if code == 0 else (log.read_text().strip().splitlines() or [f"exit code {code}"])[-1]
+    return time.perf_counter() - start, max(memory.peaks.values(), default=0), error
 
 
 def main() -> None:
@@ -83,19 +83,19 @@ def main() -> None:
     parser.add_argument("--dgl", metavar="PYTHON")
     parser.add_argument("--pyg", metavar="PYTHON")
     parser.add_argument("--only", nargs="*", help="beginnings of the names of some ways")
-    asked = parser.parse_args()
-    tables, nodes, edges = asked.folder / "tables", int(asked.edges / asked.degree), int(asked.edges)
-    size = draw(tables, nodes, edges, asked.width)
+    options = parser.parse_args()
+    tables, nodes, edges = options.folder / "tables", int(options.edges / options.degree), int(options.edges)
+    size = draw(tables, nodes, edges, options.width)
     memory = max(size // 4, 64 << 20)
-    print(f"{nodes:,} nodes, {edges:,} edges, {size / 1e6:,.0f} MB of arrays, {asked.parts} parts", flush=True)
+    print(f"{nodes:,} nodes, {edges:,} edges, {size / 1e6:,.0f} MB of arrays, {options.parts} parts", flush=True)
     print(f"{'way':<28}{'seconds':>9}{'MiB':>8}{'MB on disk':>12}", flush=True)
-    for name, command in ways(tables, asked.parts, memory, asked.dgl, asked.pyg).items():
-        if asked.only and not name.startswith(tuple(asked.only)):
+    for name, command in ways(tables, options.parts, memory, options.dgl, options.pyg).items():
+        if options.only and not name.startswith(tuple(options.only)):
             continue
-        output = asked.folder / "result"
-        seconds, peak, failed = timed(command, output)
-        written = sum(path.stat().st_size for path in output.rglob("*") if path.is_file()) / 1e6
-        print(f"{name:<28}{seconds:>9.1f}{peak / 1024:>8,.0f}{written:>12,.0f}  {failed}", flush=True)
+        output = options.folder / "result"
+        seconds, peak, error = timed(command, output)
+        megabytes = sum(path.stat().st_size for path in output.rglob("*") if path.is_file()) / 1e6
+        print(f"{name:<28}{seconds:>9.1f}{peak / 1024:>8,.0f}{megabytes:>12,.0f}  {error}", flush=True)
 
 
 if __name__ == "__main__":

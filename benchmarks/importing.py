@@ -70,27 +70,27 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=2)
     parser.add_argument("--memory", default="4GB")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    asked = parser.parse_args()
-    tables, store, edges = asked.folder / asked.ids, asked.folder / "store", int(asked.edges)
-    draw(tables, int(edges / asked.degree), edges, asked.ids == "text")
-    print(f"{edges:,} edges, ids are {asked.ids}, {size(tables) / 1e9:.1f} GB of tables", flush=True)
+    options = parser.parse_args()
+    tables, store, edges = options.folder / options.ids, options.folder / "store", int(options.edges)
+    draw(tables, int(edges / options.degree), edges, options.ids == "text")
+    print(f"{edges:,} edges, ids are {options.ids}, {size(tables) / 1e9:.1f} GB of tables", flush=True)
     print(f"{'processes':<12}{'seconds':>9}{'of 100 M':>10}{'bound':>8}{'MiB':>8}{'GB of store':>13}", flush=True)
-    for workers in asked.workers:
+    for workers in options.workers:
         shutil.rmtree(store, ignore_errors=True)
         command = [sys.executable, "-m", "gnnkit", "job=import", "dataset=edges", f"dataset.root={tables}"]
-        command += [f"memory={asked.memory}", f"parts={asked.parts}", f"workers={workers}", f"output={store}"]
+        command += [f"memory={options.memory}", f"parts={options.parts}", f"workers={workers}", f"output={store}"]
         command += ["dataset.symmetrize=false", "dataset.split=[0.6,0.2,0.2]", "features.scale=none"]
         command += ["strategy=individual_sample", "cache=false"]
-        begun = time.perf_counter()
+        start = time.perf_counter()
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             memory = Memory(process.pid, "RssAnon")
             code = memory.watched(process)
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - start
         if code:
             sys.exit(code)
-        bound = disk_seconds(asked.folder, size(tables), size(store))
+        disk_bound = disk_seconds(options.folder, size(tables), size(store))
         print(
-            f"{workers:<12}{seconds:>9.1f}{seconds / edges * 1e8:>10.1f}{bound:>8.1f}"
+            f"{workers:<12}{seconds:>9.1f}{seconds / edges * 1e8:>10.1f}{disk_bound:>8.1f}"
             f"{max(memory.peaks.values()) / 1024:>8,.0f}{size(store) / 1e9:>13.1f}",
             flush=True,
         )

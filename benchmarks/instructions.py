@@ -60,9 +60,9 @@ def count(repeat: int = 1) -> dict[str, int]:
     """
     if shutil.which(VALGRIND[0]) is None:
         return {}
-    started = {name: _start(name, repeat * num_epochs) for name, num_epochs in EPOCHS.items()}
+    processes = {name: _start(name, repeat * num_epochs) for name, num_epochs in EPOCHS.items()}
     without = _refs(_start("gcn", 0))
-    return {name: (_refs(process) - without) // EPOCHS[name] for name, process in started.items()}
+    return {name: (_refs(process) - without) // EPOCHS[name] for name, process in processes.items()}
 
 
 def _start(model: str, num_epochs: int) -> subprocess.Popen[str]:

@@ -48,13 +48,13 @@ def words(strategy: ExecutionStrategy, worker: Worker, model: nn.Module, steps: 
     """
     if not strategy.reads.graph:
         worker = replace(worker, graph=None)
-    model, fetched = copy.deepcopy(model), 0
+    model, num_words = copy.deepcopy(model), 0
     strategy.setup(worker, model)
     for batch in itertools.islice(strategy.batches(0), steps):
         model(batch.x, batch.adjacencies)[batch.rows].sum().backward()
         first = batch.adjacencies[0].src_nodes.cpu().numpy()
-        fetched += int((~np.isin(first, worker.owned)).sum()) * batch.x.shape[1]
-    return fetched if isinstance(strategy, IndividualSample) else sum(strategy.tally.words.values())
+        num_words += int((~np.isin(first, worker.owned)).sum()) * batch.x.shape[1]
+    return num_words if isinstance(strategy, IndividualSample) else sum(strategy.tally.words.values())
 
 
 def total(graph: Graph, shards: list[Shard], strategy: ExecutionStrategy, hidden: int, steps: int) -> float:
@@ -84,16 +84,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=128, help="seeds per worker and step")
     parser.add_argument("--steps", type=int, default=3)
-    given = parser.parse_args()
-    edges = 10 * given.nodes
+    options = parser.parse_args()
+    edges = 10 * options.nodes
     print(f"{'features':>8} {'hidden':>7} {'individual':>12} {'joint':>12} {'factor':>7}")
     for width in (64, 256, 1024):
-        graph = Synthetic(num_nodes=given.nodes, num_edges=edges, width=width, threads=1).load()
-        owner = (np.arange(graph.num_nodes) * given.workers // graph.num_nodes).astype(np.int32)
-        shards = list(cut_all(graph, Partition(owner, None, Grid(given.workers, 1, 1))))
+        graph = Synthetic(num_nodes=options.nodes, num_edges=edges, width=width, threads=1).load()
+        owner = (np.arange(graph.num_nodes) * options.workers // graph.num_nodes).astype(np.int32)
+        shards = list(cut_all(graph, Partition(owner, None, Grid(options.workers, 1, 1))))
         for hidden in (16, 64, 256):
-            strategies = (IndividualSample(given.batch), JointSample(batch_size=given.batch))
-            base, joint = (total(graph, shards, strategy, hidden, given.steps) for strategy in strategies)
+            strategies = (IndividualSample(options.batch), JointSample(batch_size=options.batch))
+            base, joint = (total(graph, shards, strategy, hidden, options.steps) for strategy in strategies)
             print(f"{width:8} {hidden:7} {base:12,.0f} {joint:12,.0f} {base / joint:7.1f}")
 
 

@@ -109,15 +109,15 @@ def _arm(trial: Trial, folder: Path) -> None:
         (folder / "killed").write_text(str(time.monotonic()))
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def rank_alone(ranks: Any, rank: int, *rest: Any) -> list[Any]:
+    def rank_alone(ranks: Any, rank: int, *arguments: Any) -> list[Any]:
         start = time.monotonic()
         if rank == trial.victim:
             timer = threading.Timer(trial.delay, kill)
             timer.daemon = True
             timer.start()
-        found: list[Any] = rank_work(ranks, rank, *rest)
+        processes: list[Any] = rank_work(ranks, rank, *arguments)
         (folder / f"life-{rank}").write_text(str(time.monotonic() - start))
-        return found
+        return processes
 
     def dispensable() -> None:
         meet()
@@ -143,16 +143,16 @@ def attempt(trial: Trial, folder: Path) -> Outcome | None:
     if trial.victim >= 0 and not (folder / "killed").exists():
         return None
     goes_on = trial.victim < 0 or (trial.on_lost == "continue" and (folder / f"met-{trial.victim}").exists())
-    expected = _is_whole(folder / "run", trial) and code == 0 if goes_on else code == 1
-    return Outcome(expected, code == 0, _seconds_until_named(trial, folder, lines), len(orphans), text)
+    is_expected = _is_whole(folder / "run", trial) and code == 0 if goes_on else code == 1
+    return Outcome(is_expected, code == 0, _seconds_until_named(trial, folder, lines), len(orphans), text)
 
 
 def _seconds_until_named(trial: Trial, folder: Path, lines: list[tuple[float, str]]) -> float:
     if trial.victim < 0:
         return 0.0
-    killed = float((folder / "killed").read_text())
-    told = [at for at, line in lines if line.startswith(f"rank {trial.victim} {ENDED}")]
-    return told[0] - killed if told else math.inf
+    kill_time = float((folder / "killed").read_text())
+    times = [at for at, line in lines if line.startswith(f"rank {trial.victim} {ENDED}")]
+    return times[0] - kill_time if times else math.inf
 
 
 def _is_whole(folder: Path, trial: Trial) -> bool:
@@ -170,26 +170,26 @@ def _is_whole(folder: Path, trial: Trial) -> bool:
 def _read(reader: int, deadline: float) -> list[tuple[float, str]]:
     """Reads lines until the end or the deadline, each with its time."""
     lines: list[tuple[float, str]] = []
-    rest = b""
+    tail = b""
     while select.select([reader], [], [], max(deadline - time.monotonic(), 0))[0]:
         part = os.read(reader, 2**16)
         if not part:
             break
-        *whole, rest = (rest + part).split(b"\n")
-        lines += [(time.monotonic(), line.decode(errors="replace") + "\n") for line in whole]
+        *complete_lines, tail = (tail + part).split(b"\n")
+        lines += [(time.monotonic(), line.decode(errors="replace") + "\n") for line in complete_lines]
     os.close(reader)
     return lines
 
 
 def _session(leader: int | None) -> list[int]:
     """Lists the processes that are left of a session."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, IndexError, ValueError):
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             if int(fields[3]) == leader and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def lifetime(trial: Trial) -> float:
@@ -228,12 +228,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     outcomes = trials(options.trials, random.Random(options.seed), lambda line: print(line, flush=True))
-    named = [outcome for outcome in outcomes if outcome.named < math.inf]
-    on, ended = ([each.named for each in named if each.went_on == kind] for kind in (True, False))
+    outcomes_in_time = [outcome for outcome in outcomes if outcome.named < math.inf]
+    on, end_seconds = (
+        [result.named for result in outcomes_in_time if result.went_on == kind] for kind in (True, False)
+    )
     print(f"ended or went on as configured  {sum(outcome.expected for outcome in outcomes)} of {len(outcomes)}")
-    print(f"named                           {len(named)} of {len(outcomes)}")
+    print(f"named                           {len(outcomes_in_time)} of {len(outcomes)}")
     print(f"went on, largest time to name   {max(on, default=math.nan):.2f} s, {len(on)} runs")
-    print(f"ended, largest time to name     {max(ended, default=math.nan):.2f} s, {len(ended)} runs, at their end")
+    print(
+        f"ended, largest time to name     {max(end_seconds, default=math.nan):.2f} s, {len(end_seconds)} runs, at their end"
+    )
     print(f"orphans                         {sum(outcome.orphans for outcome in outcomes)}")
 
 

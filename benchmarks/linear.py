@@ -60,7 +60,7 @@ def write(folder: Path, num_edges: int) -> None:
 def measure(folder: Path, num_edges: int, num_batches: int) -> Cost:
     start = time.perf_counter()
     write(folder, num_edges)
-    made = time.perf_counter() - start
+    seconds = time.perf_counter() - start
     graph = CSC(np.load(folder / "indptr.npy", mmap_mode="r"), np.load(folder / "indices.npy", mmap_mode="r"))
     sampler, random = NeighborSampler([15, 10, 5], threads=1), np.random.default_rng(1)
     seeds = [random.choice(graph.num_nodes, BATCH_SIZE, replace=False) for _ in range(num_batches)]
@@ -75,9 +75,9 @@ def measure(folder: Path, num_edges: int, num_batches: int) -> Cost:
         return times
 
     cold, warm = milliseconds(), milliseconds()
-    drawn = len(sampler.sample(graph, seeds[0], key=0).blocks[0].indices)
+    num_draws = len(sampler.sample(graph, seeds[0], key=0).blocks[0].indices)
     least = min(warm)
-    return Cost(num_edges, graph.num_nodes, made, float(np.mean(cold)), least, drawn, least * 1e6 / drawn)
+    return Cost(num_edges, graph.num_nodes, seconds, float(np.mean(cold)), least, num_draws, least * 1e6 / num_draws)
 
 
 def plot(costs: Sequence[Cost], file: Path) -> None:

@@ -209,9 +209,9 @@ class Network:
         with inside(self.host(0)):
             near = socket.create_connection(listener.getsockname(), timeout=10)
         with listener, near, listener.accept()[0] as far:
-            for each in (near, far):
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                each.settimeout(60)
+            for endpoint in (near, far):
+                endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                endpoint.settimeout(60)
             yield near, far
 
     def _remove(self) -> None:
@@ -252,13 +252,13 @@ def remove_interfaces(name: str) -> None:
 def inside(namespace: str) -> Iterator[None]:
     """Lets this thread open sockets in the namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
-    with Path("/proc/thread-self/ns/net").open() as here, (NAMESPACES / namespace).open() as there:
-        if libc.setns(there.fileno(), CLONE_NEWNET):
+    with Path("/proc/thread-self/ns/net").open() as own_namespace, (NAMESPACES / namespace).open() as other_namespace:
+        if libc.setns(other_namespace.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"cannot enter the namespace {namespace}")
         try:
             yield
         finally:
-            libc.setns(here.fileno(), CLONE_NEWNET)
+            libc.setns(own_namespace.fileno(), CLONE_NEWNET)
 
 
 def end(processes: Sequence[subprocess.Popen[str]]) -> None:
@@ -316,8 +316,8 @@ def _die_with_parent() -> None:
 
 def _ended(name: str) -> bool:
     """Whether the name is of a process that has ended."""
-    found = re.fullmatch(r"gk(\d+)", name)
-    return found is not None and not Path(f"/proc/{found[1]}").exists()
+    match = re.fullmatch(r"gk(\d+)", name)
+    return match is not None and not Path(f"/proc/{match[1]}").exists()
 
 
 def _run(*command: str) -> None:
@@ -354,8 +354,8 @@ def main() -> int:
             print(f"{num_hosts} hosts, {network.shape}; measured {network.measure()}", flush=True)
             before = network.sent()
             code = network.run(overrides, options.ranks_per_host) if overrides else 0
-            sent = [after - begin for after, begin in zip(network.sent(), before, strict=True)]
-            print(f"MB sent by each host: {' '.join(f'{bytes_ / 1e6:.2f}' for bytes_ in sent)}")
+            sent_bytes = [after - begin for after, begin in zip(network.sent(), before, strict=True)]
+            print(f"MB sent by each host: {' '.join(f'{bytes_ / 1e6:.2f}' for bytes_ in sent_bytes)}")
             return code
     except Unavailable as error:
         print(f"link.py: error: {error}", file=sys.stderr)

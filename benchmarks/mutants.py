@@ -77,15 +77,15 @@ def main() -> None:
     parser.add_argument("--reach", action="store_true", help="only note which tests reach each place")
     options = parser.parse_args()
     if options.out.exists():
-        known = json.loads(options.out.read_text())
+        record = json.loads(options.out.read_text())
     else:
         places = [place for folder in options.folders for file in sources(folder) for place in changes(file)]
-        drawn = random.Random(options.seed).sample(places, options.mutants)
-        known = {"mutants": [asdict(mutant) for mutant in drawn]}
-    mutants = [Mutant(**values) for values in known["mutants"]]
-    if "reach" not in known:
-        known["reach"] = reach(mutants, options.tests)
-        options.out.write_text(json.dumps(known))
+        sample = random.Random(options.seed).sample(places, options.mutants)
+        record = {"mutants": [asdict(mutant) for mutant in sample]}
+    mutants = [Mutant(**values) for values in record["mutants"]]
+    if "reach" not in record:
+        record["reach"] = reach(mutants, options.tests)
+        options.out.write_text(json.dumps(record))
     if options.reach:
         return
     with tempfile.TemporaryDirectory(prefix="gnnkit-mutants-") as name:
@@ -93,17 +93,17 @@ def main() -> None:
         for folder in folders:
             copy_project(folder)
         default, everything = ids(folders[0], options.tests), ids(folders[0], options.tests, "--exhaustive")
-        known["reach"] = [{test: own[test] for test in own if test in everything} for own in known["reach"]]
+        record["reach"] = [{test: tests[test] for test in tests if test in everything} for tests in record["reach"]]
         with ThreadPoolExecutor(options.at_once) as pool:
 
             def judge(number: int) -> None:
                 folder = folders.pop()
                 try:
-                    tell(try_mutant(mutants[number], known["reach"][number], default, folder, options.most))
+                    tell(try_mutant(mutants[number], record["reach"][number], default, folder, options.most))
                 finally:
                     folders.append(folder)
-                known["mutants"][number] = asdict(mutants[number])
-                options.out.write_text(json.dumps(known))
+                record["mutants"][number] = asdict(mutants[number])
+                options.out.write_text(json.dumps(record))
 
             list(pool.map(judge, [number for number, mutant in enumerate(mutants) if not mutant.tests]))
     summary(mutants)
@@ -131,8 +131,8 @@ def changes(file: Path) -> Iterator[Mutant]:
         name = str(file.relative_to(ROOT))
         return Mutant(name, statement.lineno, start, end, text, f"{old} -> {text}"[:100])
 
-    def between(left: ast.AST, right: ast.AST, old: str, new: str, statement: ast.stmt) -> Iterator[Mutant]:
-        start, end = finish(left), begin(right)
+    def between(first: ast.AST, right: ast.AST, old: str, new: str, statement: ast.stmt) -> Iterator[Mutant]:
+        start, end = finish(first), begin(right)
         if (gap := source[start:end].decode()).split("#")[0].count(old) == 1:
             yield change(start, end, gap.replace(old, new), statement)
 
@@ -173,8 +173,8 @@ def changes(file: Path) -> Iterator[Mutant]:
                 for child in value if isinstance(value, list) else [value]:
                     if isinstance(child, ast.AST):
                         yield from of_expression(child, node)
-        called = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-        if called or isinstance(node, ast.AugAssign | ast.Raise | ast.Continue):
+        is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        if is_call or isinstance(node, ast.AugAssign | ast.Raise | ast.Continue):
             yield change(begin(node), finish(node), "pass", node)
 
     yield from of_block(ast.parse(source).body, False)
@@ -188,9 +188,9 @@ _OPERATORS: dict[str, type[ast.cmpop]] = {
 
 def copy_project(folder: Path) -> None:
     """Copies what git holds, and the built core, into a folder."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
-    built = (str(path.relative_to(ROOT)) for path in (ROOT / "gnnkit").glob("_core*.so"))
-    for name in [*listed.split("\0")[:-1], *built]:
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    libraries = (str(path.relative_to(ROOT)) for path in (ROOT / "gnnkit").glob("_core*.so"))
+    for name in [*files.split("\0")[:-1], *libraries]:
         if (source := ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, folder / name, follow_symlinks=False)
@@ -201,8 +201,8 @@ def copy_project(folder: Path) -> None:
 def environment(folder: Path) -> dict[str, str]:
     paths = [str(folder), *(str(path) for path in sorted((folder / "plugins").iterdir()))]
     data = os.environ.get("GNNKIT_TEST_DATA", str(ROOT.parent / "shared/data"))
-    own = {"PYTHONPATH": os.pathsep.join(paths), "GNNKIT_TEST_DATA": data}
-    return {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | own
+    variables = {"PYTHONPATH": os.pathsep.join(paths), "GNNKIT_TEST_DATA": data}
+    return {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | variables
 
 
 def reach(mutants: list[Mutant], tests: list[str]) -> list[dict[str, float]]:
@@ -225,13 +225,13 @@ def reach(mutants: list[Mutant], tests: list[str]) -> list[dict[str, float]]:
         subprocess.run(
             [*command, "--exhaustive", f"--store-durations={seconds}", *tests], check=False, cwd=folder, env=variables
         )
-        taken = {line.split(maxsplit=2)[2]: float(line.split()[0]) for line in seconds.read_text().splitlines()}
-        found: list[dict[str, float]] = [{} for _ in mutants]
+        test_seconds = {line.split(maxsplit=2)[2]: float(line.split()[0]) for line in seconds.read_text().splitlines()}
+        tests_by_mutant: list[dict[str, float]] = [{} for _ in mutants]
         for line in set(notes.read_text().splitlines()):
             number, test = line.split("\t", 1)
-            if test in taken:
-                found[int(number)][test] = taken[test]
-    return found
+            if test in test_seconds:
+                tests_by_mutant[int(number)][test] = test_seconds[test]
+    return tests_by_mutant
 
 
 def ids(folder: Path, tests: list[str], *options: str) -> set[str]:
@@ -248,8 +248,8 @@ def ids(folder: Path, tests: list[str], *options: str) -> set[str]:
         *options,
         *tests,
     ]
-    listed = subprocess.run(command, check=True, cwd=folder, env=environment(folder), capture_output=True, text=True)
-    return {*listed.stdout.splitlines()}
+    output = subprocess.run(command, check=True, cwd=folder, env=environment(folder), capture_output=True, text=True)
+    return {*output.stdout.splitlines()}
 
 
 _REACHED = f'''
@@ -270,10 +270,10 @@ def reached(number):
 
 def where(lines: list[str], place: int) -> int:
     """Returns the line of a statement. Of `elif`, the one of its `if`."""
-    begun = lines[place].lstrip()
-    if not begun.startswith(("elif ", "elif(")):
+    line = lines[place].lstrip()
+    if not line.startswith(("elif ", "elif(")):
         return place
-    indent = lines[place][: -len(begun)]
+    indent = lines[place][: -len(line)]
     return next(n for n in reversed(range(place)) if lines[n].startswith((f"{indent}if ", f"{indent}__import__(")))
 
 
@@ -283,26 +283,28 @@ def probed(line: str, number: int) -> str:
     return f"{indent}__import__('gnnkit._reached')._reached.reached({number})\n{line}"
 
 
-def try_mutant(mutant: Mutant, reached: dict[str, float], default: set[str], folder: Path, most: float) -> Mutant:
+def try_mutant(
+    mutant: Mutant, test_seconds: dict[str, float], default: set[str], folder: Path, max_seconds: float
+) -> Mutant:
     """Runs the tests that reach a mutant, until one fails."""
-    begun, file = time.monotonic(), folder / mutant.file
+    start, file = time.monotonic(), folder / mutant.file
     source = file.read_bytes()
     selections = {
-        "default": {test: seconds for test, seconds in reached.items() if test in default},
-        "exhaustive": {test: seconds for test, seconds in reached.items() if test not in default},
+        "default": {test: seconds for test, seconds in test_seconds.items() if test in default},
+        "exhaustive": {test: seconds for test, seconds in test_seconds.items() if test not in default},
     }
     mutant.tests = {name: len(tests) for name, tests in selections.items()}
     file.write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.end :])
     forget(folder)
     try:
         for name, tests in selections.items():
-            if tests and (by := first_failure(quickest(tests, mutant, most), folder)) is not None:
+            if tests and (by := first_failure(quickest(tests, mutant, max_seconds), folder)) is not None:
                 mutant.noticed, mutant.by = name, by
                 break
     finally:
         file.write_bytes(source)
         forget(folder)
-    mutant.seconds = time.monotonic() - begun
+    mutant.seconds = time.monotonic() - start
     return mutant
 
 
@@ -312,17 +314,17 @@ def forget(folder: Path) -> None:
         shutil.rmtree(cache, ignore_errors=True)
 
 
-def quickest(tests: dict[str, float], mutant: Mutant, most: float) -> list[str]:
+def quickest(tests: dict[str, float], mutant: Mutant, max_seconds: float) -> list[str]:
     """Returns tests of so many seconds, quick ones of the mutant's folder first."""
-    own = f"tests/{mutant.file.split('/')[1]}/"
-    order = sorted(tests, key=lambda test: (not test.startswith(own) or tests[test] > 1, tests[test], test))
-    chosen, total = [], 0.0
+    folder = f"tests/{mutant.file.split('/')[1]}/"
+    order = sorted(tests, key=lambda test: (not test.startswith(folder) or tests[test] > 1, tests[test], test))
+    selection, total = [], 0.0
     for test in order:
-        if chosen and total + tests[test] > most:
+        if selection and total + tests[test] > max_seconds:
             break
-        chosen.append(test)
+        selection.append(test)
         total += tests[test]
-    return chosen
+    return selection
 
 
 def first_failure(tests: list[str], folder: Path) -> str | None:
@@ -339,8 +341,10 @@ def first_failure(tests: list[str], folder: Path) -> str | None:
             return None
         assert code != UNKNOWN, "a test has another name since it was noted: remove the file of --out"
         text = (Path(name) / "log").read_text(encoding="utf-8", errors="replace").splitlines()
-        failed = (line.split(" - ")[0].split(maxsplit=1)[1] for line in text if line.startswith(("FAILED ", "ERROR ")))
-        return next(failed, f"exit code {code}: {text[-1] if text else ''}")
+        failures = (
+            line.split(" - ")[0].split(maxsplit=1)[1] for line in text if line.startswith(("FAILED ", "ERROR "))
+        )
+        return next(failures, f"exit code {code}: {text[-1] if text else ''}")
 
 
 def run_tests(tests: list[str], folder: Path, temporary: str, variables: dict[str, str]) -> None:
@@ -362,22 +366,23 @@ def run_tests(tests: list[str], folder: Path, temporary: str, variables: dict[st
 
 
 def tell(mutant: Mutant) -> None:
-    said = f"{mutant.noticed}: {mutant.by}" if mutant.noticed else "SURVIVES"
-    reached = "+".join(str(number) for number in mutant.tests.values())
+    verdict = f"{mutant.noticed}: {mutant.by}" if mutant.noticed else "SURVIVES"
+    num_tests = "+".join(str(number) for number in mutant.tests.values())
     print(
-        f"{mutant.file}:{mutant.line}  {mutant.change!r}  {reached} tests, {mutant.seconds:.0f} s  {said}", flush=True
+        f"{mutant.file}:{mutant.line}  {mutant.change!r}  {num_tests} tests, {mutant.seconds:.0f} s  {verdict}",
+        flush=True,
     )
 
 
 def summary(mutants: list[Mutant]) -> None:
-    noticed = [mutant for mutant in mutants if mutant.noticed]
-    default = [mutant for mutant in noticed if mutant.noticed == "default"]
-    unreached = [mutant for mutant in mutants if not sum(mutant.tests.values())]
-    share = len(default) / max(len(noticed), 1)
+    killed_mutants = [mutant for mutant in mutants if mutant.noticed]
+    default = [mutant for mutant in killed_mutants if mutant.noticed == "default"]
+    untested_mutants = [mutant for mutant in mutants if not sum(mutant.tests.values())]
+    share = len(default) / max(len(killed_mutants), 1)
     print(
-        f"{len(mutants)} mutants: {len(noticed)} noticed, {len(default)} of these by the default selection ({share:.0%})"
+        f"{len(mutants)} mutants: {len(killed_mutants)} noticed, {len(default)} of these by the default selection ({share:.0%})"
     )
-    print(f"{len(mutants) - len(noticed)} survive, {len(unreached)} of these are reached by no test")
+    print(f"{len(mutants) - len(killed_mutants)} survive, {len(untested_mutants)} of these are reached by no test")
 
 
 if __name__ == "__main__":

@@ -40,15 +40,15 @@ def main() -> int:
     options.add_argument("--turns", type=int, default=1)
     options.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
     options.add_argument("--resume", action="store_true")
-    given = options.parse_args()
-    data = {"name": "synthetic", "num_nodes": given.nodes, "num_edges": given.nodes * given.degree // 2}
+    arguments = options.parse_args()
+    data = {"name": "synthetic", "num_nodes": arguments.nodes, "num_edges": arguments.nodes * arguments.degree // 2}
     differing = 0
     print(f"{'way':<26}{'processes':>10}{'s an epoch':>12}  weights")
-    for way in given.ways:
+    for way in arguments.ways:
         keys = {**WAYS[way], "dataset": data, "threads": 1, "report": False, "logger": "none"}
         with tempfile.TemporaryDirectory() as name:
-            differing += compare(way, keys, given.epochs, given.turns, Path(name))
-            if given.resume:
+            differing += compare(way, keys, arguments.epochs, arguments.turns, Path(name))
+            if arguments.resume:
                 differing += resume(way, keys, Path(name))
     return int(differing > 0)
 
@@ -64,21 +64,21 @@ def compare(way: str, keys: dict[str, Any], epochs: int, turns: int, folder: Pat
             label = "no parts" if number is None else str(number)
             seconds.setdefault(label, []).append(result["seconds_per_epoch"])
             weights[label] = digest
-    for label, found in seconds.items():
-        print(f"{way:<26}{label:>10}{statistics.median(found):>12.3f}  {weights[label]}", flush=True)
+    for label, times in seconds.items():
+        print(f"{way:<26}{label:>10}{statistics.median(times):>12.3f}  {weights[label]}", flush=True)
     return len({weights[str(number)] for number in PROCESSES}) - 1
 
 
 def resume(way: str, keys: dict[str, Any], folder: Path) -> int:
     """Goes on from each number of processes with each. Returns how many differ."""
-    _, expected = run(folder / "whole", 4, **keys, parts=PARTS, workers=2)
+    _, reference = run(folder / "whole", 4, **keys, parts=PARTS, workers=2)
     differing = 0
     for first in PROCESSES:
         for then in PROCESSES:
             place = folder / f"{first}-to-{then}"
             run(place, 2, **keys, parts=PARTS, workers=first)
-            _, found = run(place, 4, **keys, parts=PARTS, workers=then, on_exists="resume")
-            differing += found != expected
+            _, digest = run(place, 4, **keys, parts=PARTS, workers=then, on_exists="resume")
+            differing += digest != reference
     print(f"{way:<26}resumed: {differing} of {len(PROCESSES) ** 2} differ", flush=True)
     return differing
 

@@ -182,9 +182,9 @@ def report(peers: dict[str, Peer], comparison: Comparison, **case: Any) -> None:
     methods = [m for m in (comparison.ours, *comparison.theirs) if m.peer in peers and m.name in peers[m.peer].methods]
     if len(methods) < 2:
         return
-    measured = measure(peers, methods, comparison, **case)
-    ours = measured[comparison.ours]
-    for method, result in measured.items():
+    results = measure(peers, methods, comparison, **case)
+    ours = results[comparison.ours]
+    for method, result in results.items():
         line = f"  {method.label:34} {result.milliseconds:9.2f} {1e3 / result.milliseconds:9.1f} {result.edges:9.0f} {result.nodes:9.0f}"
         if method is not comparison.ours:
             ratio, goal = result.milliseconds / ours.milliseconds, goal_of(comparison, method, **case)
@@ -211,8 +211,8 @@ def write_graph(folder: Path, name: str) -> None:
     if name in GRAPHS:
         indptr, sources, _ = _core.generate_rmat(*GRAPHS[name], 1)
         targets = np.repeat(np.arange(len(indptr) - 1, dtype=sources.dtype), np.diff(indptr))
-        both = np.concatenate([sources, targets]), np.concatenate([targets, sources])
-        indptr, indices, _ = _core.csc_from_edges(*both, len(indptr) - 1, len(indptr) - 1, False)
+        edges = np.concatenate([sources, targets]), np.concatenate([targets, sources])
+        indptr, indices, _ = _core.csc_from_edges(*edges, len(indptr) - 1, len(indptr) - 1, False)
     else:
         from gnnkit.dataset.pystdlib import PyStdlib
 

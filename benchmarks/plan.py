@@ -61,8 +61,8 @@ def measure(overrides: list[str], folder: Path) -> tuple[float, int]:
     by_epoch, memory = defaultdict[int, list[float]](list), 0
     for line in (folder / "workers.jsonl").read_text(encoding="utf-8").splitlines():
         state = json.loads(line)
-        spent = ("seconds_wait", "seconds_compute", "seconds_exchange", "seconds_sync")
-        by_epoch[state["epoch"]].append(sum(state[name] for name in spent))
+        time_fields = ("seconds_wait", "seconds_compute", "seconds_exchange", "seconds_sync")
+        by_epoch[state["epoch"]].append(sum(state[name] for name in time_fields))
         memory = max(memory, state["memory"])
     return min(max(seconds) for epoch, seconds in by_epoch.items() if epoch), memory
 
@@ -82,7 +82,7 @@ def _measure_cpu(workers: int, overrides: list[str], folder: Path) -> tuple[floa
 
 def compare(
     case: list[str],
-    most: int,
+    max_layouts: int,
     folder: Path,
     measure: Callable[[list[str], Path], tuple[float, int]],
     repeats: int,
@@ -91,7 +91,7 @@ def compare(
 
     Args:
         case: Graph, model and workers.
-        most: Layouts that are run.
+        max_layouts: Layouts that are run.
         folder: Takes the runs.
         measure: Gives seconds of an epoch and peak bytes of a run.
         repeats: Runs of each layout, by turns. The least seconds count.
@@ -101,8 +101,8 @@ def compare(
         choice over those of the fastest layout.
     """
     plan = run([*case, "job=plan", "partition=auto"], folder / "plan")
-    tried = {name: figures for name, figures in plan["layouts"].items() if "seconds" in figures}
-    layouts = dict(sorted(tried.items(), key=lambda item: item[1]["seconds"])[:most])
+    trials = {name: figures for name, figures in plan["layouts"].items() if "seconds" in figures}
+    layouts = dict(sorted(trials.items(), key=lambda item: item[1]["seconds"])[:max_layouts])
     layouts[plan["choice"]] = plan["layouts"][plan["choice"]]
     runs = defaultdict[str, list[tuple[float, int]]](list)
     for repeat in range(repeats):
@@ -124,17 +124,19 @@ def compare(
 def compare_memory(case: list[str], strategy: str, folder: Path) -> list[float]:
     """Prints a line for a strategy. Returns predicted over measured bytes by rank."""
     plan = run([*case, "job=plan"], folder / "plan", strategy)
-    predicted = plan["layouts"]["chosen"]["memory_per_rank"] if "layouts" in plan else plan["memory"]
-    each = ["trainer.progress_bar=false", "trainer.check_val_every_n_epoch=1", f"trainer.max_epochs={EPOCHS}"]
-    run([*case, *each], folder / "run", strategy)
-    measured = dict[int, int]()
+    predictions = plan["layouts"]["chosen"]["memory_per_rank"] if "layouts" in plan else plan["memory"]
+    run_keys = ["trainer.progress_bar=false", "trainer.check_val_every_n_epoch=1", f"trainer.max_epochs={EPOCHS}"]
+    run([*case, *run_keys], folder / "run", strategy)
+    peaks = dict[int, int]()
     for line in (folder / "run" / "workers.jsonl").read_text(encoding="utf-8").splitlines():
         state = json.loads(line)
-        measured[state["rank"]] = state["memory"]  # the peak so far
-    pairs = [(one, measured[rank]) for rank, one in enumerate(predicted)]
-    columns = "".join(f"{one / 2**20:>8.0f}{peak / 2**20:>8.0f}{one / peak - 1:>+7.0%}" for one, peak in pairs)
+        peaks[state["rank"]] = state["memory"]  # the peak so far
+    pairs = [(prediction, peaks[rank]) for rank, prediction in enumerate(predictions)]
+    columns = "".join(
+        f"{prediction / 2**20:>8.0f}{peak / 2**20:>8.0f}{prediction / peak - 1:>+7.0%}" for prediction, peak in pairs
+    )
     print(f"  {strategy:<20}{columns}", flush=True)
-    return [one / peak for one, peak in pairs]
+    return [prediction / peak for prediction, peak in pairs]
 
 
 def all_memory(graphs: dict[str, list[str]], options: argparse.Namespace) -> None:
@@ -192,13 +194,15 @@ def main() -> None:
                 with tempfile.TemporaryDirectory() as folder:
                     cpu = functools.partial(_measure_cpu, workers)
                     way = cpu if options.cpu else measure
-                    found, choice = compare(case, options.layouts, Path(folder), way, options.repeats)
-                ratios += found
+                    new_ratios, choice = compare(case, options.layouts, Path(folder), way, options.repeats)
+                ratios += new_ratios
                 choices.append(choice)
-    for place, what in enumerate(("seconds", "memory")):
+    for place, quantity in enumerate(("seconds", "memory")):
         errors = [abs(ratio[place] - 1) for ratio in ratios]
         good = sum(error <= 0.25 for error in errors)
-        print(f"{what}: {good} of {len(errors)} predictions within 25 %, median error {statistics.median(errors):.0%}")
+        print(
+            f"{quantity}: {good} of {len(errors)} predictions within 25 %, median error {statistics.median(errors):.0%}"
+        )
     print(f"auto: {sum(choice <= GOOD for choice in choices)} of {len(choices)} choices within 10 % of the fastest")
     print(f"  seconds of the choice over those of the fastest: {', '.join(f'{choice:.2f}' for choice in choices)}")
 

@@ -47,15 +47,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--layers", type=int, default=1)
-    given = parser.parse_args()
-    sampler = {"sampler": {"name": "neighbor", "fanouts": [-1] * given.layers}}
-    full = accuracy("vertex_centric", given.epochs, given.layers)
-    plain = accuracy(AVERAGING, given.epochs, given.layers)
+    options = parser.parse_args()
+    sampler = {"sampler": {"name": "neighbor", "fanouts": [-1] * options.layers}}
+    full = accuracy("vertex_centric", options.epochs, options.layers)
+    plain = accuracy(AVERAGING, options.epochs, options.layers)
     print(f"{'strategy':24} {'accuracy':>8} {'closed':>7}")
     print(f"{'full graph':24} {full:8.3f}\n{'averaging':24} {plain:8.3f}")
     for name, strategy, keys in (("llcg", LLCG, sampler), ("coverage", COVERAGE, {})):
-        found = accuracy(strategy, given.epochs, given.layers, **keys)
-        print(f"{name:24} {found:8.3f} {(found - plain) / (full - plain):7.0%}")
+        figure = accuracy(strategy, options.epochs, options.layers, **keys)
+        print(f"{name:24} {figure:8.3f} {(figure - plain) / (full - plain):7.0%}")
 
 
 if __name__ == "__main__":

@@ -100,18 +100,18 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, data: Data) -> None
 def metis(data: Data, number: int) -> list[Tensor]:
     """Returns the nodes of each part, the parts that our own run has."""
     membership = torch.from_numpy(Metis().assign_nodes(Graph.from_pyg(data), number))
-    return [(membership == each).nonzero().flatten() for each in range(number)]
+    return [(membership == cluster).nonzero().flatten() for cluster in range(number)]
 
 
 def clusters(data: Data, model: nn.Module, epochs: int) -> Epochs:
     optimizer, parts = adam(model), metis(data, CLUSTERS)
     for _ in range(epochs):
-        for chosen in torch.randperm(CLUSTERS).split(TAKEN):
-            step(model, optimizer, part(data, torch.cat([parts[each] for each in chosen])))
+        for batch in torch.randperm(CLUSTERS).split(TAKEN):
+            step(model, optimizer, part(data, torch.cat([parts[cluster] for cluster in batch])))
         yield model
 
 
-def averaged(data: Data, model: nn.Module, epochs: int, corrected: bool = False) -> Epochs:
+def averaged(data: Data, model: nn.Module, epochs: int, corrects: bool = False) -> Epochs:
     shares = [part(data, nodes) for nodes in metis(data, WORKERS)]
     weights = torch.tensor([float(share.train_mask.sum()) for share in shares])
     workers = [copy.deepcopy(model) for _ in shares]
@@ -121,7 +121,7 @@ def averaged(data: Data, model: nn.Module, epochs: int, corrected: bool = False)
             step(worker, optimizer, share)
         mean(workers, weights / weights.sum(), model)
         if (epoch + 1) % STEPS == 0:
-            if corrected:
+            if corrects:
                 step(model, server, data)
             for worker in workers:
                 worker.load_state_dict(model.state_dict())
@@ -131,14 +131,14 @@ def averaged(data: Data, model: nn.Module, epochs: int, corrected: bool = False)
 @torch.no_grad()
 def mean(workers: list[nn.Module], weights: Tensor, model: nn.Module) -> None:
     """Writes the weighted mean of the workers' parameters into the model."""
-    for parameter, *each in zip(model.parameters(), *(worker.parameters() for worker in workers), strict=True):
-        parameter.copy_(torch.einsum("w,w...->...", weights, torch.stack(each)))
+    for parameter, *replicas in zip(model.parameters(), *(worker.parameters() for worker in workers), strict=True):
+        parameter.copy_(torch.einsum("w,w...->...", weights, torch.stack(replicas)))
 
 
 PLAIN: dict[str, Callable[[Data, nn.Module, int], Epochs]] = {
     "Cluster-GCN": clusters,
     "PSGD-PA": averaged,
-    "LLCG": lambda data, model, epochs: averaged(data, model, epochs, corrected=True),
+    "LLCG": lambda data, model, epochs: averaged(data, model, epochs, corrects=True),
 }
 
 
@@ -146,12 +146,12 @@ def plain(data: Data, way: str, seed: int, epochs: int) -> float:
     """Returns the test accuracy of the epoch with the best validation."""
     torch.manual_seed(seed)
     validation = Data(data.x, data.edge_index, y=data.y, test_mask=data.val_mask)
-    found = [
+    results = [
         (accuracy(validation, model), accuracy(data, model))
         for epoch, model in enumerate(PLAIN[way](data, net(data), epochs))
         if (epoch + 1) % STEPS == 0
     ]
-    return max(found, key=lambda each: each[0])[1]
+    return max(results, key=lambda each: each[0])[1]
 
 
 def ours(data: Data, workers: int, strategy: dict[str, Any], seed: int, epochs: int) -> float:
@@ -188,9 +188,9 @@ def main() -> None:
         rows = {"plain PyG": [plain(data, way, seed, options.epochs) for seed in seeds]}
         for name, (workers, strategy) in OURS[way].items():
             rows[name] = [ours(data, workers, strategy, seed, options.epochs) for seed in seeds]
-        for name, found in rows.items():
-            error = statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
-            print(f"| {way} | {name} | {statistics.mean(found):.1f} ± {error:.1f} |", flush=True)
+        for name, figures in rows.items():
+            error = statistics.stdev(figures) / len(figures) ** 0.5 if len(figures) > 1 else 0.0
+            print(f"| {way} | {name} | {statistics.mean(figures):.1f} ± {error:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -373,7 +373,7 @@ def pools() -> dict[str, Maker]:
         rows, *_, places, _ = (*part(x, e), None)[:6]
         return put(x, rows, places)
 
-    summed: Call = lambda part, x, e: x + pyg.global_add_pool(x, None)  # noqa: E731
+    add_pool: Call = lambda part, x, e: x + pyg.global_add_pool(x, None)  # noqa: E731
     return {
         "TopKPooling": net(lambda: pyg.TopKPooling(width), picked),
         "SAGPooling": net(lambda: pyg.SAGPooling(width), picked),
@@ -384,7 +384,7 @@ def pools() -> dict[str, Maker]:
             lambda: pyg.MemPooling(width, width, 2, 3),
             lambda part, x, e: x + part(x, torch.zeros(len(x), dtype=torch.int64))[0].sum(1),
         ),
-        "global_add_pool": net(nn.Identity, summed),
+        "global_add_pool": net(nn.Identity, add_pool),
         "global_mean_pool": net(nn.Identity, lambda part, x, e: x + pyg.global_mean_pool(x, None)),
     }
 
@@ -458,19 +458,19 @@ def typed_convolutions() -> dict[str, Maker]:
     def rows(make: Maker) -> Maker:
         return typed(make, lambda part, x, e: part(x))
 
-    both = (width, width)
+    widths = (width, width)
     loops = {"add_self_loops": False}
     return {
-        "HeteroConv": by_relation(lambda _: pyg.SAGEConv(both, width)),
-        "HeteroConv max": by_relation(lambda _: pyg.SAGEConv(both, width, aggr="max"), "max"),
-        "HeteroConv GraphConv": by_relation(lambda _: pyg.GraphConv(both, width), "mean"),
-        "HeteroConv GAT": by_relation(lambda _: pyg.GATConv(both, width, **loops)),
-        "HeteroConv GATv2": by_relation(lambda _: pyg.GATv2Conv(both, width, **loops)),
-        "HeteroConv Transformer": by_relation(lambda _: pyg.TransformerConv(both, width)),
+        "HeteroConv": by_relation(lambda _: pyg.SAGEConv(widths, width)),
+        "HeteroConv max": by_relation(lambda _: pyg.SAGEConv(widths, width, aggr="max"), "max"),
+        "HeteroConv GraphConv": by_relation(lambda _: pyg.GraphConv(widths, width), "mean"),
+        "HeteroConv GAT": by_relation(lambda _: pyg.GATConv(widths, width, **loops)),
+        "HeteroConv GATv2": by_relation(lambda _: pyg.GATv2Conv(widths, width, **loops)),
+        "HeteroConv Transformer": by_relation(lambda _: pyg.TransformerConv(widths, width)),
         "HeteroConv GIN": by_relation(lambda _: pyg.GINConv(mlp())),
-        "HeteroConv LSTM": by_relation(lambda _: pyg.SAGEConv(both, width, aggr="lstm")),
+        "HeteroConv LSTM": by_relation(lambda _: pyg.SAGEConv(widths, width, aggr="lstm")),
         "HeteroConv Dir": by_relation(
-            lambda r: pyg.DirGNNConv(pyg.SAGEConv(width, width)) if r[0] == r[2] else pyg.SAGEConv(both, width)
+            lambda r: pyg.DirGNNConv(pyg.SAGEConv(width, width)) if r[0] == r[2] else pyg.SAGEConv(widths, width)
         ),
         "HGTConv": typed(lambda: pyg.HGTConv(width, width, meta, 2)),
         "HANConv": typed(lambda: pyg.HANConv(width, width, meta, 2)),
@@ -479,8 +479,8 @@ def typed_convolutions() -> dict[str, Maker]:
             lambda: pyg.HeteroJumpingKnowledge(meta[0], "max"),
             lambda part, x, e: part({k: [v, v.sin()] for k, v in x.items()}),
         ),
-        "to_hetero SAGE": typed(lambda: pyg.to_hetero(pyg.GraphSAGE(both, width, 2), meta)),
-        "to_hetero GAT": typed(lambda: pyg.to_hetero(pyg.GAT(both, width, 2, **loops), meta)),
+        "to_hetero SAGE": typed(lambda: pyg.to_hetero(pyg.GraphSAGE(widths, width, 2), meta)),
+        "to_hetero GAT": typed(lambda: pyg.to_hetero(pyg.GAT(widths, width, 2, **loops), meta)),
         "to_hetero_with_bases": typed(lambda: pyg.to_hetero_with_bases(TwoLayers(), meta, 3, in_channels={"x": width})),
         "ModuleDict of BatchNorm": typed(
             lambda: nn.ModuleDict({name: pyg.BatchNorm(width) for name in meta[0]}),
@@ -516,7 +516,7 @@ def logits(model: nn.Module, data: Data | HeteroData) -> Tensor:
     return model(data.x, data.edge_index, data.edge_attr, data.edge_type)
 
 
-def outcome(model: nn.Module, data: Data | HeteroData, expected: Tensor, workers: int) -> Outcome:
+def outcome(model: nn.Module, data: Data | HeteroData, reference: Tensor, workers: int) -> Outcome:
     """Takes the same step by `gnnkit.train`, and compares the logits."""
     trainer = {"max_epochs": 1, "lr": 0.1, "optimizer": "sgd", "weight_decay": 0, "precision": 64, "monitor": None}
     keys: dict[str, Any] = {"comm": "threads", "launcher": "threads", "cache": False, "features": {"scale": "none"}}
@@ -531,8 +531,8 @@ def outcome(model: nn.Module, data: Data | HeteroData, expected: Tensor, workers
             return Outcome("refused", str(error).split(": ", 1)[-1][:110])
         except Exception as error:
             return Outcome("failed", repr(error)[:110])
-        written = torch.from_numpy(np.load(run / "logits.npy"))[: len(expected)]
-    difference = float((written - expected).abs().max() / expected.abs().max().clamp(min=1))
+        logits = torch.from_numpy(np.load(run / "logits.npy"))[: len(reference)]
+    difference = float((logits - reference).abs().max() / reference.abs().max().clamp(min=1))
     if difference <= TOLERANCE:
         return Outcome("exact")
     text = f"differs by {difference:.1g}"
@@ -561,9 +561,9 @@ def outcomes(make: Maker, numbers: list[int]) -> dict[int, Outcome]:
             data: Any = typed_graph() if isinstance(model, Typed) else model_data(model)
             logits(model.eval(), data)  # initialises lazy layers
             start = copy.deepcopy(model)
-            expected = plain_logits(model, data)
-            assert bool(expected.isfinite().all())
-        return {workers: outcome(copy.deepcopy(start), data, expected, workers) for workers in numbers}
+            reference = plain_logits(model, data)
+            assert bool(reference.isfinite().all())
+        return {workers: outcome(copy.deepcopy(start), data, reference, workers) for workers in numbers}
     except Exception as error:
         return dict.fromkeys(numbers, Outcome("absent", f"{type(error).__name__}: {error}".split("\n")[0][:110]))
     finally:

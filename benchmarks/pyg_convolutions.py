@@ -207,11 +207,11 @@ def arguments_of(name: str, graph: Graph, x: Tensor) -> tuple[object, ...]:
 
 def loop(model: nn.Module, forward: Callable[[], Tensor], y: Tensor) -> Step:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    known = y >= 0
+    has_label = y >= 0
 
     def step() -> None:
         optimizer.zero_grad()
-        F.cross_entropy(forward()[known], y[known]).backward()
+        F.cross_entropy(forward()[has_label], y[has_label]).backward()
         optimizer.step()
 
     return step

@@ -73,7 +73,7 @@ class Contender:
 
 def cpu_seconds() -> float:
     """Returns the CPU time of this process and its ended children."""
-    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    usage = [resource.getrusage(processes) for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(process.ru_utime + process.ru_stime for process in usage)
 
 
@@ -103,7 +103,7 @@ def contenders(data: Data | HeteroData, num_workers: int) -> list[Contender]:
     make: Callable[..., Any] = torch_geometric.loader.NeighborLoader
     sampler = SubgraphSampler(data, FANOUTS)
     drop_in = NeighborLoader(data, **options, neighbor_sampler=sampler)
-    made = [
+    loaders = [
         Contender("gnnkit.pyg", drop_in),
         Contender("gnnkit.pyg, threads=1", NeighborLoader(data, **options, neighbor_sampler=sampler, threads=1)),
         Contender("gnnkit.pyg, threads=0", NeighborLoader(data, **options, neighbor_sampler=sampler, threads=0)),
@@ -111,18 +111,18 @@ def contenders(data: Data | HeteroData, num_workers: int) -> list[Contender]:
     ]
     if num_workers:
         workers = NeighborLoader(data, **options, neighbor_sampler=sampler, num_workers=num_workers)
-        made.append(Contender(f"gnnkit.pyg, num_workers={num_workers}", workers))
+        loaders.append(Contender(f"gnnkit.pyg, num_workers={num_workers}", workers))
     if torch_geometric.typing.WITH_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE:
-        made.append(Contender("PyG", make(data, **options)))
+        loaders.append(Contender("PyG", make(data, **options)))
     seeds = TYPES[0] if isinstance(data, HeteroData) else None
-    own = Loader(data, FANOUTS, seeds, batch_size=BATCH_SIZE, transform=LoadedBatch.to_pyg)
-    return [Contender("gnnkit's Loader, to_pyg", own), *made]
+    native_loader = Loader(data, FANOUTS, seeds, batch_size=BATCH_SIZE, transform=LoadedBatch.to_pyg)
+    return [Contender("gnnkit's Loader, to_pyg", native_loader), *loaders]
 
 
-def print_table(measured: list[Contender]) -> None:
-    first = statistics.median(measured[0].rates)
+def print_table(rows: list[Contender]) -> None:
+    first = statistics.median(rows[0].rates)
     print(f"| | batches/s | to the first | CPU ms a batch | nodes | edges |\n|{'---|' * 6}")
-    for contender in measured:
+    for contender in rows:
         rate, cpu = statistics.median(contender.rates), statistics.median(contender.cpu) * MILLISECONDS
         nodes, edges = contender.sizes
         print(f"| {contender.name} | {rate:.1f} | {rate / first:.2f} | {cpu:.1f} | {nodes:,} | {edges:,} |")
@@ -137,16 +137,16 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=40, help="batches of a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a small graph and one round")
-    chosen = parser.parse_args()
-    if chosen.quick:
-        chosen.nodes, chosen.edges, chosen.batches, chosen.rounds = 2e4, 1e5, 6, 1
+    options = parser.parse_args()
+    if options.quick:
+        options.nodes, options.edges, options.batches, options.rounds = 2e4, 1e5, 6, 1
     torch.manual_seed(0)
-    make = typed if chosen.typed else homogeneous
-    measured = contenders(make(int(chosen.nodes), int(chosen.edges)), chosen.num_workers)
-    for _ in range(chosen.rounds):
-        for contender in measured:
-            contender.measure(chosen.batches)
-    print_table(measured)
+    make = typed if options.typed else homogeneous
+    rows = contenders(make(int(options.nodes), int(options.edges)), options.num_workers)
+    for _ in range(options.rounds):
+        for contender in rows:
+            contender.measure(options.batches)
+    print_table(rows)
 
 
 if __name__ == "__main__":

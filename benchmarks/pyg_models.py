@@ -192,8 +192,8 @@ def plain(data: Data, model: nn.Module, epochs: int) -> float:
 
 @torch.no_grad()
 def accuracy(data: Data, model: nn.Module) -> float:
-    found = model.eval()(data.x, data.edge_index)[data.test_mask].argmax(1)
-    return 100 * float((found == data.y[data.test_mask]).float().mean())
+    predictions = model.eval()(data.x, data.edge_index)[data.test_mask].argmax(1)
+    return 100 * float((predictions == data.y[data.test_mask]).float().mean())
 
 
 def trained(
@@ -211,11 +211,11 @@ def trained(
     with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         run = Path(folder) / "run"
         result = gnnkit.train(data, model=model, folder=run, write=["logits"], report=False, logger="none", **keys)
-        loaded = gnnkit.load(run, model) if isinstance(model, nn.Module) else gnnkit.load(run)
-        written = np.load(run / "logits.npy")
+        trained_model = gnnkit.load(run, model) if isinstance(model, nn.Module) else gnnkit.load(run)
+        logits = np.load(run / "logits.npy")
         with torch.no_grad():
-            expected = loaded.eval()(data.x, data.edge_index).numpy()
-    difference = float(np.abs(written - expected).max() / np.abs(expected).max())
+            reference = trained_model.eval()(data.x, data.edge_index).numpy()
+    difference = float(np.abs(logits - reference).max() / np.abs(reference).max())
     return 100 * result["test_accuracy"], difference
 
 
@@ -254,10 +254,10 @@ def row(
         figures[0].append(plain(data, model, options.epochs))
         for workers in options.workers:
             model.load_state_dict(start)
-            found, difference = trained(data, ours or model, workers, seed, options)
-            figures[workers].append(found)
+            figure, difference = trained(data, ours or model, workers, seed, options)
+            figures[workers].append(figure)
             largest = max(largest, difference)
-    cells = [f"{statistics.mean(each):.1f} ± {statistics.pstdev(each):.1f}" for each in figures.values()]
+    cells = [f"{statistics.mean(values):.1f} ± {statistics.pstdev(values):.1f}" for values in figures.values()]
     return [*cells, f"{largest:.0e}"]
 
 

@@ -56,12 +56,12 @@ class Customers:
         self.edges = np.stack([src, dst])[:, src != dst]
         months, support = rng.exponential(30, CUSTOMERS), rng.poisson(0.4 + 0.8 * (np.sin(20 * place) > 0.6))
         bill, tariff = rng.lognormal(3, 0.6, CUSTOMERS), rng.integers(0, 3, CUSTOMERS)
-        used = rng.normal(2e6, 5e5, CUSTOMERS)
-        own = 1.2 * np.log1p(support) - 0.04 * np.minimum(months, 36) + 0.8 * (tariff == 0) * (bill > 25)
-        risk = own + 2.5 * self.means(own[:, None])[:, 0] + rng.gumbel(size=CUSTOMERS) * 0.5
+        usage = rng.normal(2e6, 5e5, CUSTOMERS)
+        own_risk = 1.2 * np.log1p(support) - 0.04 * np.minimum(months, 36) + 0.8 * (tariff == 0) * (bill > 25)
+        risk = own_risk + 2.5 * self.means(own_risk[:, None])[:, 0] + rng.gumbel(size=CUSTOMERS) * 0.5
         self.labels = np.zeros(CUSTOMERS, np.int64)
         self.labels[np.argsort(-risk)[:RARE]] = 1
-        self.cells = np.stack([months, support, np.where(rng.random(CUSTOMERS) < 0.1, np.nan, bill), used, tariff], 1)
+        self.cells = np.stack([months, support, np.where(rng.random(CUSTOMERS) < 0.1, np.nan, bill), usage, tariff], 1)
         self.split = np.empty(CUSTOMERS, "<U5")
         for label in (0, 1):  # stratified
             members = rng.permutation(np.flatnonzero(self.labels == label))
@@ -97,8 +97,8 @@ class Customers:
         if threshold is None:
             threshold = best_threshold(scores[rows["val"]], labels[rows["val"]])
         scores, labels = scores[rows["test"]], labels[rows["test"]]
-        predicted = scores >= threshold
-        f1 = 2 * float(labels[predicted].sum()) / max(float(predicted.sum() + labels.sum()), 1.0)
+        is_predicted = scores >= threshold
+        f1 = 2 * float(labels[is_predicted].sum()) / max(float(is_predicted.sum() + labels.sum()), 1.0)
         sums = calibration_sums(torch.maximum(scores, 1 - scores), (scores >= HALF) == (labels == 1))
         return areas(scores, labels)[1], f1, calibration_error(sums, len(labels))
 
@@ -146,11 +146,11 @@ def commands(table: Customers, minutes: float) -> tuple[Scores, Scores]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         table.write(folder)
-        data, rest = ["dataset=edges", f"dataset.root={folder}"], ["cache=false", "report=false", "logger=none"]
+        data, run_keys = ["dataset=edges", f"dataset.root={folder}"], ["cache=false", "report=false", "logger=none"]
         run(["job=init", *data, f"init.minutes={minutes}", f"output={folder}/new"])
-        run(["--config-dir", f"{folder}/new", "+experiment=mine", *rest, f"output={folder}/run"])
+        run(["--config-dir", f"{folder}/new", "+experiment=mine", *run_keys, f"output={folder}/run"])
         sage = ["strategy=vertex_centric", "model=sage", "workers=1", "features.fill=mean", "dataset.symmetrize=true"]
-        run([*sage, *data, *rest, f"output={folder}/plain"])
+        run([*sage, *data, *run_keys, f"output={folder}/plain"])
         return measured(folder / "run"), measured(folder / "plain")
 
 
@@ -174,10 +174,10 @@ def main() -> None:
     for seed in range(options.seeds):
         table = Customers(seed)
         ours, sage = commands(table, options.minutes)
-        measured = {"two commands": ours, "model=sage alone": sage, "PyG's GraphSAGE": plain_pyg(table)}
-        measured |= {"boosting, columns": boosted(table, neighbours=False)}
-        measured |= {"boosting, columns and neighbours' means": boosted(table, neighbours=True)}
-        for name, values in measured.items():
+        scores_by_method = {"two commands": ours, "model=sage alone": sage, "PyG's GraphSAGE": plain_pyg(table)}
+        scores_by_method |= {"boosting, columns": boosted(table, neighbours=False)}
+        scores_by_method |= {"boosting, columns and neighbours' means": boosted(table, neighbours=True)}
+        for name, values in scores_by_method.items():
             scores.setdefault(name, []).append(values)
             print(f"seed {seed}: {name}: {', '.join(f'{value:.3f}' for value in values)}", file=sys.stderr, flush=True)
     print(f"| model | {' | '.join(NAMES)} |\n|{'---|' * (1 + len(NAMES))}")

@@ -101,31 +101,33 @@ def run(graph: Graph, options: argparse.Namespace, keys: Mapping[str, Any], seed
             folder=folder,
         )
         lines = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
-    spent, steps, evaluations = 0.0, 0, []
+    total_seconds, steps, evaluations = 0.0, 0, []
     for line in lines:
         if "figures" in line:
-            evaluations.append((spent, steps, line["figures"]["val_accuracy"]))
+            evaluations.append((total_seconds, steps, line["figures"]["val_accuracy"]))
         else:
-            spent += max(map(sum, zip(*(line[f"seconds_{part}"] for part in PARTS), strict=True)))
+            total_seconds += max(map(sum, zip(*(line[f"seconds_{part}"] for part in PARTS), strict=True)))
             steps += line["steps"]
     return evaluations
 
 
 def reached(evaluations: Run, figure: float) -> tuple[float, int] | None:
     """Returns seconds and steps until the validation reaches a figure."""
-    return next(((spent, steps) for spent, steps, value in evaluations if value >= figure), None)
+    return next(((seconds, steps) for seconds, steps, value in evaluations if value >= figure), None)
 
 
 def table(runs: Mapping[str, Sequence[Run]]) -> str:
     """Formats the runs in Markdown."""
     first = next(iter(runs.values()))
-    goals = [SHARE * max(value for *_, value in each) for each in first]
+    goals = [SHARE * max(value for *_, value in run_evaluations) for run_evaluations in first]
     lines = ["| scheme | seconds | steps | seconds an epoch | reached |", "|---|---|---|---|---|"]
-    for name, each in runs.items():
-        found = [at for evaluations, goal in zip(each, goals, strict=False) if (at := reached(evaluations, goal))]
-        spent, steps = (f"{statistics.fmean(column):.1f}" for column in zip(*found, strict=True)) if found else "--"
-        epoch = statistics.fmean(evaluations[-1][0] / len(evaluations) for evaluations in each)
-        lines.append(f"| {name} | {spent} | {steps} | {epoch:.3f} | {len(found)} of {len(each)} |")
+    for name, run_evaluations in runs.items():
+        points = [
+            at for evaluations, goal in zip(run_evaluations, goals, strict=False) if (at := reached(evaluations, goal))
+        ]
+        seconds, steps = (f"{statistics.fmean(column):.1f}" for column in zip(*points, strict=True)) if points else "--"
+        epoch = statistics.fmean(evaluations[-1][0] / len(evaluations) for evaluations in run_evaluations)
+        lines.append(f"| {name} | {seconds} | {steps} | {epoch:.3f} | {len(points)} of {len(run_evaluations)} |")
     return "\n".join(lines)
 
 

@@ -68,9 +68,9 @@ def write(pairs: Pairs, folder: Path) -> None:
 def split(graph: Graph, seed: int) -> Graph:
     """Returns the graph without validation and test edges, which it lists."""
     pairs, part = pairs_of(graph.csc), np.random.default_rng(seed).random(graph.num_edges)
-    rest = np.flatnonzero(part >= 0.15)
-    csc = type(graph.csc)(np.searchsorted(rest, graph.csc.indptr), graph.csc.indices[rest])
-    training = graph.with_edges(csc, graph.edge_columns.select(rest))
+    edges = np.flatnonzero(part >= 0.15)
+    csc = type(graph.csc)(np.searchsorted(edges, graph.csc.indptr), graph.csc.indices[edges])
+    training = graph.with_edges(csc, graph.edge_columns.select(edges))
     return replace(training, val_edges=pairs[(part >= 0.1) & (part < 0.15)], test_edges=pairs[part < 0.1])
 
 
@@ -86,17 +86,17 @@ def by_pyg(graph: Graph, num_users: int, seed: int, epochs: int, lr: float) -> t
     """Trains PyG's LightGCN on the full graph, with one negative item per edge."""
     torch.manual_seed(seed)
     edges = torch.from_numpy(pairs_of(graph.csc).T.copy())
-    both = torch.cat([edges, edges.flip(0)], 1)
+    all_edges = torch.cat([edges, edges.flip(0)], 1)
     model = LightGCN(graph.num_nodes, 64, num_layers=2)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     for _ in range(epochs):
         items = torch.randint(num_users, graph.num_nodes, (edges.shape[1],))
         negative = torch.stack([edges[0], items])
         optimizer.zero_grad()
-        positive_rank, negative_rank = model(both, torch.cat([edges, negative], 1)).chunk(2)
+        positive_rank, negative_rank = model(all_edges, torch.cat([edges, negative], 1)).chunk(2)
         model.recommendation_loss(positive_rank, negative_rank, lambda_reg=0).backward()
         optimizer.step()
-    rows = model.get_embedding(both).detach().numpy()
+    rows = model.get_embedding(all_edges).detach().numpy()
     return rows[:num_users], rows[num_users:]
 
 
@@ -105,13 +105,13 @@ def rank(users: Rows, items: Rows, graph: Graph) -> tuple[float, float]:
     assert graph.val_edges is not None
     assert graph.test_edges is not None
     scores, first = users @ items.T, len(users)
-    seen = np.concatenate([pairs_of(graph.csc), graph.val_edges])
-    scores[seen[:, 0], seen[:, 1] - first] = -np.inf
-    wanted = np.zeros(scores.shape, bool)
-    wanted[graph.test_edges[:, 0], graph.test_edges[:, 1] - first] = True
-    tested = wanted.any(1)
-    hits = np.take_along_axis(wanted[tested], np.argsort(-scores[tested], 1)[:, :K], 1)
-    counts, gains = wanted[tested].sum(1), 1 / np.log2(np.arange(2, K + 2))
+    known_pairs = np.concatenate([pairs_of(graph.csc), graph.val_edges])
+    scores[known_pairs[:, 0], known_pairs[:, 1] - first] = -np.inf
+    is_target = np.zeros(scores.shape, bool)
+    is_target[graph.test_edges[:, 0], graph.test_edges[:, 1] - first] = True
+    has_target = is_target.any(1)
+    hits = np.take_along_axis(is_target[has_target], np.argsort(-scores[has_target], 1)[:, :K], 1)
+    counts, gains = is_target[has_target].sum(1), 1 / np.log2(np.arange(2, K + 2))
     ideal = np.cumsum(gains)[np.minimum(counts, K) - 1]
     return float((hits.sum(1) / counts).mean()), float((hits @ gains / ideal).mean())
 
@@ -155,14 +155,14 @@ def main() -> None:
             write(np.load(options.edges)["paper_author"].T.astype(np.int64), path)
         else:
             (path / "edges.csv").write_bytes(options.edges.read_bytes())
-        whole, keys = EdgeFolder(str(path)).load(), chosen_keys(path)
-        num_users = whole.schema.type_sizes[0]
+        full_graph, keys = EdgeFolder(str(path)).load(), chosen_keys(path)
+        num_users = full_graph.schema.type_sizes[0]
         print(
-            f"{num_users:,} users, {whole.num_nodes - num_users:,} items, {whole.num_edges:,} interactions; gnnkit: {keys}"
+            f"{num_users:,} users, {full_graph.num_nodes - num_users:,} items, {full_graph.num_edges:,} interactions; gnnkit: {keys}"
         )
         figures: dict[str, list[tuple[float, ...]]] = {"popularity": [], "gnnkit": [], "pyg": []}
         for seed in range(options.seeds):
-            graph = split(whole, seed)
+            graph = split(full_graph, seed)
             counts = np.diff(graph.csc.indptr)[num_users:].astype(np.float32)[:, None]
             figures["popularity"].append((*rank(np.ones((num_users, 1), np.float32), counts, graph), 0, 0))
             ways = {

@@ -67,7 +67,7 @@ def drawn(nodes: int, edges: int, relations: int) -> Graph:
         labels=rng.integers(0, HIDDEN, nodes),
         split=np.full(nodes, Split.TRAIN, np.int8),
         edge_types=rng.choice(relations, edges, p=shares / shares.sum()),
-        edge_type_names=[str(each) for each in range(relations)],
+        edge_type_names=[str(number) for number in range(relations)],
     )
 
 
@@ -170,19 +170,17 @@ def measure(name: str, graph: Graph, options: argparse.Namespace, comm: Communic
     shard = cut(graph, Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1)), 0)
     engine = Engine(shard, comm, torch.float32)
     print(f"{name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_relations} relations", flush=True)
-    peers = {each: theirs(graph, each) for each in ("FastRGCNConv", "RGCNConv") if options.peers}
+    peers = {part: theirs(graph, part) for part in ("FastRGCNConv", "RGCNConv") if options.peers}
     gigabytes = 2 * graph.num_edges * HIDDEN**2 * 4 / 1e9  # a weight for each edge
     if peers and gigabytes > MOST_GIGABYTES:
         del peers["FastRGCNConv"]
         print(f"  FastRGCNConv needs {gigabytes:.0f} GB for the weights of edges alone", flush=True)
     best = by_turns({"gnnkit": ours(graph, engine), **peers}, options.rounds)
-    for each, seconds in best.items():
-        print(f"  {each:14} {MILLISECONDS * seconds:10.1f} ms an epoch {seconds / best['gnnkit']:8.2f}x", flush=True)
+    for part, seconds in best.items():
+        print(f"  {part:14} {MILLISECONDS * seconds:10.1f} ms an epoch {seconds / best['gnnkit']:8.2f}x", flush=True)
     parts = by_turns(layer(graph, engine, options.width), options.rounds)
-    formatted = "  ".join(f"{each} {MILLISECONDS * seconds:.1f} ms" for each, seconds in parts.items())
-    print(
-        f"  {formatted}  layer / (sum + products) {parts['layer'] / (parts['sum'] + parts['products']):.2f}", flush=True
-    )
+    text = "  ".join(f"{part} {MILLISECONDS * seconds:.1f} ms" for part, seconds in parts.items())
+    print(f"  {text}  layer / (sum + products) {parts['layer'] / (parts['sum'] + parts['products']):.2f}", flush=True)
 
 
 def main() -> None:

@@ -82,7 +82,7 @@ class Store:
             read = json.loads(line)
             case = Case(read["row"], read["link"], tuple(read["overrides"]))
             figures = read["figures"]
-            self.done[case] = Figures(**figures | {"curve": [(at, reached) for at, reached in figures["curve"]]})
+            self.done[case] = Figures(**figures | {"curve": [(at, accuracy) for at, accuracy in figures["curve"]]})
 
     def add(self, case: Case, figures: Figures) -> None:
         self.done[case] = figures
@@ -102,7 +102,7 @@ class Measurements:
 
     def of(self, row: str) -> list[Figures]:
         """Returns the runs of a row on the first link that has any."""
-        return next((list(found) for link in self.links if (found := self.figures.get((row, link)))), [])
+        return next((list(runs) for link in self.links if (runs := self.figures.get((row, link)))), [])
 
     @property
     def target(self) -> float:
@@ -122,16 +122,17 @@ def read_figures(folder: Path, wire_bytes: int | None) -> Figures:
         [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
         for name in ("workers.jsonl", "epochs.jsonl")
     )
-    reached = scheme_table.training_seconds(epochs)
+    seconds_by_epoch = scheme_table.training_seconds(epochs)
     with (folder / "csv/metrics.csv").open(encoding="utf-8") as lines:
-        validated = [(line["epoch"], line.get("val_accuracy")) for line in DictReader(lines)]
+        accuracies = [(line["epoch"], line.get("val_accuracy")) for line in DictReader(lines)]
     return Figures(
         test_accuracy=result["test_accuracy"],
         bytes_per_epoch=result["bytes_sent"],
         wire_bytes_per_epoch=None if wire_bytes is None else wire_bytes / result["epochs"],
-        seconds_per_epoch=(max(reached.values()) - min(reached.values())) / max(len(reached) - 1, 1),
+        seconds_per_epoch=(max(seconds_by_epoch.values()) - min(seconds_by_epoch.values()))
+        / max(len(seconds_by_epoch) - 1, 1),
         memory=max(state["memory"] for state in states),
-        curve=[(reached[int(epoch)], float(accuracy)) for epoch, accuracy in validated if accuracy],
+        curve=[(seconds_by_epoch[int(epoch)], float(accuracy)) for epoch, accuracy in accuracies if accuracy],
     )
 
 
@@ -143,32 +144,32 @@ def execute(overrides: Sequence[str], num_workers: int, network: Network | None)
         num_workers: Number of workers.
         network: Where the ranks run, one to a host. None: on this machine.
     """
-    with tempfile.TemporaryDirectory() as temporary, (Path(temporary) / "printed").open("w+") as printed:
+    with tempfile.TemporaryDirectory() as temporary, (Path(temporary) / "printed").open("w+") as log:
         folder = Path(temporary) / "run"
         command = [*overrides, f"workers={num_workers}", f"output={folder}", "report=false", "logger=csv"]
         before = network.sent() if network else []
-        code = network.run(command, output=printed) if network else _run_here(command, printed)
+        code = network.run(command, output=log) if network else _run_here(command, log)
         if code:
-            printed.seek(0)
-            raise RunFailed("\n".join(printed.read().splitlines()[-3:]))
-        sent = [after - begin for after, begin in zip(network.sent(), before, strict=True)] if network else []
-        return read_figures(folder, max(sent) if sent else None)
+            log.seek(0)
+            raise RunFailed("\n".join(log.read().splitlines()[-3:]))
+        sent_bytes = [after - begin for after, begin in zip(network.sent(), before, strict=True)] if network else []
+        return read_figures(folder, max(sent_bytes) if sent_bytes else None)
 
 
-def _run_here(overrides: Sequence[str], printed: IO[str]) -> int:
+def _run_here(overrides: Sequence[str], log: IO[str]) -> int:
     if "comm=threads" in overrides:  # nothing is started, which saves most of the seconds of a short run
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            return _run_in_threads(overrides, printed)
+        with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+            return _run_in_threads(overrides, log)
     command = [sys.executable, "-m", "gnnkit", *overrides]
-    return subprocess.run(command, stdout=printed, stderr=printed, check=False).returncode
+    return subprocess.run(command, stdout=log, stderr=log, check=False).returncode
 
 
-def _run_in_threads(overrides: Sequence[str], printed: IO[str]) -> int:
+def _run_in_threads(overrides: Sequence[str], log: IO[str]) -> int:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # threads of Python on two cores take twice the time
     try:
         gnnkit.train(overrides=overrides)
     except (gnnkit.UserError, RuntimeError) as error:
-        print(error, file=printed)
+        print(error, file=log)
         return 1
     return 0
 
@@ -183,7 +184,7 @@ def measure(rows: Rows, options: argparse.Namespace) -> Measurements:
         rows: Overrides by name of a row.
         options: As `parse` returns.
     """
-    store, failed = Store(options.store), 0
+    store, num_failures = Store(options.store), 0
     with contextlib.ExitStack() as stack:
         networks = {str(network.shape) if network else LOCAL: network for network in _networks(options, stack)}
         links = list(networks)
@@ -200,16 +201,16 @@ def measure(rows: Rows, options: argparse.Namespace) -> Measurements:
             try:
                 figures = execute(case.overrides, options.workers, networks[link])
             except RunFailed as error:
-                failed += 1
+                num_failures += 1
                 print(f": failed\n{error}", file=sys.stderr, flush=True)
                 continue
             store.add(case, figures)
             print(f": {figures.test_accuracy:.4f}", file=sys.stderr, flush=True)
-    found: dict[tuple[str, str], list[Figures]] = defaultdict(list)
+    figures_by_row: dict[tuple[str, str], list[Figures]] = defaultdict(list)
     for (row, link, _), case in cases.items():
         if case in store.done:
-            found[row, link].append(store.done[case])
-    return Measurements(list(rows), links, found, failed)
+            figures_by_row[row, link].append(store.done[case])
+    return Measurements(list(rows), links, figures_by_row, num_failures)
 
 
 def _networks(options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[Network | None]:
@@ -277,16 +278,16 @@ def main(show: Any, options: argparse.Namespace, rows: Rows) -> int:
     """
     stop_in_order()
     try:
-        measured = measure(rows, options)
+        measurements = measure(rows, options)
     except Unavailable as error:
         print(f"error: --links shaped: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"\nstopped: the same command goes on, with {options.store}", file=sys.stderr)
         return 130
-    if measured.figures:
-        show(measured, options)
-    return 1 if measured.failed else 0
+    if measurements.figures:
+        show(measurements, options)
+    return 1 if measurements.failed else 0
 
 
 def seconds_to(runs: Sequence[Figures], accuracy: float) -> str:
@@ -294,8 +295,8 @@ def seconds_to(runs: Sequence[Figures], accuracy: float) -> str:
     times = [seconds for run in runs if (seconds := run.seconds_to(accuracy)) is not None]
     if not times:
         return "not reached" if runs else "-"
-    rest = "" if len(times) == len(runs) else f" ({len(times)} of {len(runs)})"
-    return f"{statistics.mean(times):.2f}{rest}"
+    share_text = "" if len(times) == len(runs) else f" ({len(times)} of {len(runs)})"
+    return f"{statistics.mean(times):.2f}{share_text}"
 
 
 def mean(runs: Sequence[Figures], name: str, scale: float = 1.0) -> float | None:

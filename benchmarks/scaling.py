@@ -30,15 +30,15 @@ def main() -> None:
     options.add_argument("--ranks", type=int, nargs="+", default=[4, 16, 64])
     options.add_argument("--partitions", nargs="+", default=["1d", "2d"])
     options.add_argument("--to", type=int, default=1024)
-    given = options.parse_args()
-    for partition in given.partitions:
-        rows = {ranks: measured(ranks, partition, given.nodes) for ranks in given.ranks}
-        names = list(rows[given.ranks[0]])
+    arguments = options.parse_args()
+    for partition in arguments.partitions:
+        rows = {ranks: measured(ranks, partition, arguments.nodes) for ranks in arguments.ranks}
+        names = list(rows[arguments.ranks[0]])
         print(f"\npartition={partition}\n{'ranks':>8}" + "".join(f"{name:>24}" for name in names))
         for ranks, row in rows.items():
             print(f"{ranks:>8}" + "".join(f"{row[name]:>24,.4g}" for name in names), flush=True)
-        fits = [fitted(np.array(given.ranks), np.array([row[name] for row in rows.values()])) for name in names]
-        print(f"{given.to:>8}" + "".join(f"{a + b * given.to**c:>24,.4g}" for a, b, c in fits))
+        fits = [fitted(np.array(arguments.ranks), np.array([row[name] for row in rows.values()])) for name in names]
+        print(f"{arguments.to:>8}" + "".join(f"{a + b * arguments.to**c:>24,.4g}" for a, b, c in fits))
         print(f"{'fit':>8}" + "".join(f"{f'{a:.3g} + {b:.3g} P^{c:g}':>24}" for a, b, c in fits))
 
 
@@ -48,11 +48,11 @@ def measured(ranks: int, partition: str, num_nodes: int) -> dict[str, float]:
     keys: dict[str, Any] = {"strategy": "vertex_centric", "partition": partition, "dataset": data, "workers": ranks}
     with tempfile.TemporaryDirectory() as name:
         run, store = Path(name) / "run", Path(name) / "store"
-        begun = time.monotonic()
+        start = time.monotonic()
         result = gnnkit.train(
             **keys, comm="threads", threads=1, folder=run, report=False, logger="none", trainer={"max_epochs": 2}
         )
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start
         cut = ["strategy=vertex_centric", f"partition={partition}", f"workers={ranks}", f"output={store}"]
         command(["job=partition", *cut, "dataset=synthetic", f"dataset.num_nodes={num_nodes}"])
         return {
@@ -67,12 +67,12 @@ def measured(ranks: int, partition: str, num_nodes: int) -> dict[str, float]:
 
 def fitted(ranks: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
     """Returns a, b and c of the best `a + b P^c` with c one of `POWERS`."""
-    found = []
+    fits = []
     for power in POWERS:
         columns = np.stack([np.ones(len(ranks)), ranks**power * (power > 0)], 1)
         (a, b), *_ = np.linalg.lstsq(columns, values, rcond=None)
-        found.append((float(np.abs(columns @ [a, b] - values).sum()), float(a), float(b), power))
-    _, a, b, power = min(found)
+        fits.append((float(np.abs(columns @ [a, b] - values).sum()), float(a), float(b), power))
+    _, a, b, power = min(fits)
     return a, b, power
 
 

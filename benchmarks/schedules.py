@@ -75,13 +75,13 @@ def load(path: Path) -> Graph:
 def run(graph: Graph, options: argparse.Namespace, parts: str, scheme: str, seed: int) -> dict[str, Any]:
     """Trains once. Returns the figures of the table."""
     quiet = {"checkpoint": False, "progress_bar": False}
-    fixed: dict[str, Any] = {"workers": options.workers, "threads": 1, "comm": "threads", "model": "gcn"}
+    keys: dict[str, Any] = {"workers": options.workers, "threads": 1, "comm": "threads", "model": "gcn"}
     scheme_keys = (SCHEMES | TRIED)[scheme]
     silence = (contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()))
     with tempfile.TemporaryDirectory() as parent, silence[0], silence[1]:
         result = gnnkit.train(
             graph,
-            **fixed,
+            **keys,
             **scheme_keys | {"trainer": {"max_epochs": options.epochs, **quiet} | scheme_keys.get("trainer", {})},
             partition=parts,
             seed=seed,
@@ -127,12 +127,12 @@ def table(done: Mapping[Key, Mapping[str, Any]], epochs: int) -> str:
         points = [figures["test"] - exact["test"] for figures, exact in runs]
         error = f" ± {statistics.stdev(points) / len(points) ** 0.5:.2f}" if len(points) > 1 else ""
         share = statistics.fmean(figures["bytes"] / max(exact["bytes"], 1) for figures, exact in runs)
-        exposed = statistics.fmean(figures["exposed"] / exact["exposed"] for figures, exact in runs)
+        exposure = statistics.fmean(figures["exposed"] / exact["exposed"] for figures, exact in runs)
         approximate = statistics.fmean(figures["approximate"] for figures, _ in runs)
         means[scheme, parts].append((statistics.fmean(points), share, approximate))
         lines.append(
             f"| {scheme} | {parts} | {graph} | {len(points)} | {statistics.fmean(points):+.2f}{error} | "
-            f"{statistics.fmean(exact['test'] for _, exact in runs):.1f} | {approximate:.0f} of {epochs} | {share:.2f} | {exposed:.2f} |"
+            f"{statistics.fmean(exact['test'] for _, exact in runs):.1f} | {approximate:.0f} of {epochs} | {share:.2f} | {exposure:.2f} |"
         )
     lines += ["", "| scheme | parts | graphs | mean points | worst graph | bytes |", "|---|---|---|---|---|---|"]
     for (scheme, parts), values in sorted(means.items()):

@@ -59,9 +59,9 @@ def timed(client: httpx.Client, route: str, bodies: Sequence[Any]) -> tuple[list
     """Returns the rows of all answers, and the seconds of each request."""
     answers, seconds = [], []
     for body in bodies:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         response = client.post(route, content=json.dumps(body), headers={"content-type": "application/json"})
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start)
         answers += response.raise_for_status().json()["predictions"]
     return answers, seconds
 

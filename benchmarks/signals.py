@@ -113,13 +113,13 @@ class Started:
 
     def left(self) -> list[int]:
         """Lists the processes in the folder of the job."""
-        found = []
+        pids = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 if (entry / "cwd").readlink() == self.folder and fields[0] != "Z":
-                    found.append(int(entry.name))
-        return found
+                    pids.append(int(entry.name))
+        return pids
 
     def end(self) -> None:
         """Kills what is left."""
@@ -131,11 +131,11 @@ class Started:
 def lifetime(words: Sequence[str], *, fresh: bool) -> float:
     """Measures the seconds of a job without a signal."""
     with tempfile.TemporaryDirectory() as folder:
-        begun = time.monotonic()
+        start = time.monotonic()
         job = Started(words, Path(folder).resolve(), fresh=fresh)
         code = job.code(10 * HANGS)
         assert code == 0, f"{' '.join(words)}: {job.errors.read_text()}"
-        return time.monotonic() - begun
+        return time.monotonic() - start
 
 
 def attempt(name: str, words: Sequence[str], number: int, delay: float, *, group: bool, fresh: bool) -> Outcome | None:
@@ -144,17 +144,17 @@ def attempt(name: str, words: Sequence[str], number: int, delay: float, *, group
         job = Started(words, Path(folder).resolve(), fresh=fresh)
         if job.code(delay) is not None:
             return None
-        sent = time.monotonic()
+        start = time.monotonic()
         (os.killpg if group else os.kill)(job.pid, number)
         code = job.code(HANGS)
-        seconds = time.monotonic() - sent
+        seconds = time.monotonic() - start
         if code == 0 and seconds < AT_ONCE:
             return None
         deadline = time.monotonic() + 1
-        while (left := job.left()) and time.monotonic() < deadline:
+        while (orphans := job.left()) and time.monotonic() < deadline:
             time.sleep(0.05)
         job.end()
-        return Outcome(name, number, 999 if code is None else code, seconds, len(left), job.errors.read_text())
+        return Outcome(name, number, 999 if code is None else code, seconds, len(orphans), job.errors.read_text())
 
 
 def prepare(folder: Path) -> dict[str, Sequence[str]]:
@@ -216,7 +216,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
     print(f"exit codes                 {dict(Counter(outcome.code for outcome in outcomes))}")
     print(f"faults                     {dict(faults) or 'none'}")
     print(f"seconds to the end         median {statistics.median(seconds):.2f}, largest {seconds[-1]:.2f}")
-    print(f"within 5 seconds           {sum(each <= 5 for each in seconds)} of {len(outcomes)}")
+    print(f"within 5 seconds           {sum(value <= 5 for value in seconds)} of {len(outcomes)}")
     print(f"signals of each job        {dict(jobs)}")
 
 

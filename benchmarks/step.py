@@ -89,9 +89,9 @@ class Turns:
         return " ".join(f"{MILLISECONDS * number:9.2f}" for number in numbers)
 
 
-def head(what: str, parts: Sequence[str]) -> str:
+def head(title: str, parts: Sequence[str]) -> str:
     """Names the columns of `Turns.columns`."""
-    return " ".join(f"{name:>9}" for name in (what, "median", "most", *parts))
+    return " ".join(f"{name:>9}" for name in (title, "median", "most", *parts))
 
 
 OURS = {"STEP_ALLOCATOR": "ranks", "THP_MEM_ALLOC_ENABLE": "1"}
@@ -120,19 +120,19 @@ def start(
         kind: First word of the programs' files.
         threads: Threads of each process.
     """
-    started = {}
-    for each in contenders:
+    peer_by_label = {}
+    for contender in contenders:
         environment = {"OMP_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore"}
-        command = [pythons[each.program], str(HERE / f"{kind}_{each.program}_peer.py")]
-        peer = peers.Peer(command, environment | each.environment)
+        command = [pythons[contender.program], str(HERE / f"{kind}_{contender.program}_peer.py")]
+        peer = peers.Peer(command, environment | contender.environment)
         stack.callback(peer.process.wait)
         stack.callback(peer.process.stdin.close)
-        started[each.label] = peer
-    return started
+        peer_by_label[contender.label] = peer
+    return peer_by_label
 
 
 def by_turns(
-    contenders: Sequence[Contender], started: Mapping[str, peers.Peer], rounds: int, steps: int, **request: Any
+    contenders: Sequence[Contender], peer_by_label: Mapping[str, peers.Peer], rounds: int, steps: int, **request: Any
 ) -> dict[str, Turns]:
     """Returns the steps of every contender, by label.
 
@@ -140,38 +140,42 @@ def by_turns(
 
     Args:
         contenders: Who is measured.
-        started: Their processes.
+        peer_by_label: Their processes.
         rounds: Turns of each contender.
         steps: Steps of a turn.
         **request: What is measured.
     """
-    found = {each.label: Turns() for each in contenders}
-    left = list(contenders)
+    turns_by_label = {contender.label: Turns() for contender in contenders}
+    candidates = list(contenders)
     for turn in range(rounds):
-        for each in tuple(left):
+        for contender in tuple(candidates):
             try:
-                answer = started[each.label].ask(method=each.method, first=turn * steps + 2, count=steps, **request)
+                answer = peer_by_label[contender.label].ask(
+                    method=contender.method, first=turn * steps + 2, count=steps, **request
+                )
             except peers.PeerEnded as error:
-                print(f"  left out: {each.label}, {error}", flush=True)
-                left.remove(each)
-                del found[each.label]
+                print(f"  left out: {contender.label}, {error}", flush=True)
+                candidates.remove(contender)
+                del turns_by_label[contender.label]
                 continue
-            found[each.label].steps.extend(answer["parts"])
-    return found
+            turns_by_label[contender.label].steps.extend(answer["parts"])
+    return turns_by_label
 
 
 def measure(options: argparse.Namespace, folder: Path, threads: int, case: dict[str, Any]) -> None:
     """Prints the fastest step of each contender."""
     pythons = {"gnnkit": sys.executable, "dgl": options.dgl}
-    others = [each for each in CONTENDERS[2:] if pythons[each.program] and options.only in each.label]
-    contenders = [*CONTENDERS[:2], *others]
+    peer_contenders = [
+        contender for contender in CONTENDERS[2:] if pythons[contender.program] and options.only in contender.label
+    ]
+    contenders = [*CONTENDERS[:2], *peer_contenders]
     request = {"folder": str(folder), "threads": threads, "dropout": options.dropout, **case}
     with ExitStack() as stack:
-        started = start(stack, contenders, pythons, "step", threads)
-        found = by_turns(contenders, started, options.rounds, options.steps, **request)
-    ours = [found[each.label].seconds for each in CONTENDERS[:2]]
-    for label, turns in found.items():
-        ratios = " ".join(f"{turns.seconds / own:7.2f}x" for own in ours)
+        peer_by_label = start(stack, contenders, pythons, "step", threads)
+        turns_by_label = by_turns(contenders, peer_by_label, options.rounds, options.steps, **request)
+    ours = [turns_by_label[contender.label].seconds for contender in CONTENDERS[:2]]
+    for label, turns in turns_by_label.items():
+        ratios = " ".join(f"{turns.seconds / seconds:7.2f}x" for seconds in ours)
         print(f"  {label:32} {turns.columns(PARTS)} {ratios}", flush=True)
 
 
@@ -210,8 +214,8 @@ def run_job(nodes: int, edges: int, workers: int, case: dict[str, Any], precisio
 def compare_jobs(nodes: int, case: dict[str, Any]) -> None:
     """Prints what a second worker gains, in float32 and in bfloat16."""
     for precision in ("32", "bf16-mixed"):
-        one, two = (run_job(nodes, 10 * nodes, workers, case, precision) for workers in (1, 2))
-        print(f"  {precision:10} 1 -> 2 workers: {one / two:.2f}x", flush=True)
+        first, two = (run_job(nodes, 10 * nodes, workers, case, precision) for workers in (1, 2))
+        print(f"  {precision:10} 1 -> 2 workers: {first / two:.2f}x", flush=True)
 
 
 def converge(data: Path, seeds: int, epochs: int, **keys: Any) -> None:
@@ -225,9 +229,9 @@ def converge(data: Path, seeds: int, epochs: int, **keys: Any) -> None:
     """
     import gnnkit
 
-    found: dict[int | str, list[float]] = {32: [], "bf16-mixed": []}
+    accuracies_by_precision: dict[int | str, list[float]] = {32: [], "bf16-mixed": []}
     for seed in range(seeds):
-        for precision, accuracies in found.items():
+        for precision, accuracies in accuracies_by_precision.items():
             with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
                 result = gnnkit.train(
                     dataset={"name": "npz", "root": str(data)},
@@ -248,10 +252,10 @@ def converge(data: Path, seeds: int, epochs: int, **keys: Any) -> None:
                 )
             accuracies.append(result["test_accuracy"])
     print(f"\ntest accuracy after {epochs} epochs on {data.name}, mean and deviation of {seeds} seeds")
-    for precision, accuracies in found.items():
-        each = " ".join(f"{accuracy:.4f}" for accuracy in accuracies)
+    for precision, accuracies in accuracies_by_precision.items():
+        text = " ".join(f"{accuracy:.4f}" for accuracy in accuracies)
         spread = statistics.stdev(accuracies) if seeds > 1 else 0
-        print(f"  {precision:10} {statistics.mean(accuracies):.4f} +- {spread:.4f}: {each}", flush=True)
+        print(f"  {precision:10} {statistics.mean(accuracies):.4f} +- {spread:.4f}: {text}", flush=True)
 
 
 def main() -> None:

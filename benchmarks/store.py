@@ -59,17 +59,17 @@ class Memory:
 
 def children(process: int) -> list[int]:
     """Returns the processes that any thread of a process has started."""
-    found: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{process}/task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found
+            pids += [int(child) for child in (task / "children").read_text().split()]
+    return pids
 
 
 def descendants(process: int) -> list[int]:
     """Returns the processes that a process has started, and those that these have."""
-    found = children(process)
-    return [*found, *(each for child in found for each in descendants(child))]
+    pids = children(process)
+    return [*pids, *(pid for child in pids for pid in descendants(child))]
 
 
 def drawn(nodes: int, edges: int, width: int, folder: Path) -> None:
@@ -83,7 +83,7 @@ def drawn(nodes: int, edges: int, width: int, folder: Path) -> None:
 
 def timed(name: str, folder: Path, keys: list[str]) -> None:
     """Runs one command, and prints a line of the table."""
-    begun, first = time.perf_counter(), float("nan")
+    start, first = time.perf_counter(), float("nan")
     command = [sys.executable, "-u", "-m", "gnnkit", *keys, "cache=false", f"output={folder / name}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     memory = Memory(process.pid)
@@ -92,7 +92,7 @@ def timed(name: str, folder: Path, keys: list[str]) -> None:
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("epoch 1/"):
-            first = time.perf_counter() - begun
+            first = time.perf_counter() - start
         elif "error" in line:
             print(line, end="")
     process.wait()
@@ -101,10 +101,10 @@ def timed(name: str, folder: Path, keys: list[str]) -> None:
     ranks = rank_memory(folder / name)
     launching = memory.peaks.pop(process.pid, 0)
     before = sorted(memory.peaks)[: len(memory.peaks) - len(ranks)]  # children that were started before the ranks
-    child = max((memory.peaks[each] for each in before), default=0)
+    child = max((memory.peaks[pid] for pid in before), default=0)
     cells = [launching / 1024, child / 1024, max(ranks, default=0) / MIB]
     print(
-        f"{name:<24}{time.perf_counter() - begun:>10.1f}{first:>14.1f}" + "".join(f"{cell:>16,.0f}" for cell in cells)
+        f"{name:<24}{time.perf_counter() - start:>10.1f}{first:>14.1f}" + "".join(f"{cell:>16,.0f}" for cell in cells)
     )
 
 
@@ -112,7 +112,9 @@ def rank_memory(folder: Path) -> list[float]:
     """Returns the bytes of each rank at the end."""
     path = folder / "workers.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    return [max(each["memory"] for each in lines if each["rank"] == rank) for rank in {each["rank"] for each in lines}]
+    return [
+        max(state["memory"] for state in lines if state["rank"] == rank) for rank in {state["rank"] for state in lines}
+    ]
 
 
 def digest(folder: Path) -> str:
@@ -127,8 +129,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="with room for the graph")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as path:
+        folder = Path(path)
         drawn(int(arguments.nodes), int(arguments.edges), arguments.width, folder / "graph")
         data = ["dataset=saved", f"dataset.root={folder / 'graph'}", "partition=2d", f"workers={arguments.workers}"]
         train = ["strategy=vertex_centric", "trainer.max_epochs=2", "report=false", "logger=none", "comm=gloo"]

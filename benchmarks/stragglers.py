@@ -56,8 +56,8 @@ class Delays:
     always: int | None = None  # the worker that is slow in every step. None: slow steps are drawn
 
     def seconds(self, rank: int, step: int) -> float:
-        drawn = np.random.default_rng([rank, step]).random() < self.probability
-        slow = drawn if self.always is None else rank == self.always
+        is_slow = np.random.default_rng([rank, step]).random() < self.probability
+        slow = is_slow if self.always is None else rank == self.always
         return self.base * (self.slowdown if slow else 1.0)
 
     def bound(self, num_workers: int, num_steps: int) -> float:
@@ -148,7 +148,7 @@ def rebalance_table(options: argparse.Namespace) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for kind in ("rmat", "sbm"):
-        run, plain = (relieved(kind, options, rebalance=each) for each in (True, False))
+        run, plain = (relieved(kind, options, rebalance=rebalances) for rebalances in (True, False))
         first = run.changes[0]["epoch"] if run.changes else len(run.epochs)
         last = run.changes[-1]["epoch"] if run.changes else 0
         cells = [
@@ -216,7 +216,7 @@ def rate(states: Sequence[Mapping[str, Any]]) -> float:
     for state in states:
         parts = (state[f"seconds_{part}"] for part in ("wait", "compute", "exchange", "sync"))
         seconds[state["rank"]].append(sum(parts))
-    return sum(1 / statistics.mean(each[WARM_UP:]) for each in seconds.values())
+    return sum(1 / statistics.mean(times[WARM_UP:]) for times in seconds.values())
 
 
 def table(rows: Mapping[str, Mapping[str, float]], columns: Sequence[str]) -> str:
@@ -253,12 +253,14 @@ def main() -> int:
         "slow at times": Delays(options.base, options.slowdown, options.probability),
         "one always slow": Delays(options.base, options.slowdown, 0.0, always=options.workers - 1),
     }
-    rows = {"bound": {name: each.bound(options.workers, options.steps) for name, each in delays.items()}}
+    rows = {"bound": {name: delay.bound(options.workers, options.steps) for name, delay in delays.items()}}
     for mode, sync in modes(options.staleness).items():
         if options.only and mode.split(",")[0] not in options.only:
             continue
         try:
-            rows[mode] = {name: throughput(sync, each, options.workers, options.steps) for name, each in delays.items()}
+            rows[mode] = {
+                name: throughput(sync, delay, options.workers, options.steps) for name, delay in delays.items()
+            }
         except gnnkit.UserError as error:
             print(f"{mode}: {error}", file=sys.stderr)
             return 2

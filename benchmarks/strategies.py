@@ -48,24 +48,28 @@ STRATEGIES: dict[str, list[str]] = {
 }
 
 
-def show(measured: Measurements, options: argparse.Namespace) -> None:
+def show(measurements: Measurements, options: argparse.Namespace) -> None:
     """Prints the table."""
     head = ["strategy", "MB of rows", "MB in all", "memory, MB"]
-    head += [f"{what}, {link}" for link in measured.links for what in ("s an epoch", "s to accuracy")]
-    lines = [line(measured, row) for row in measured.rows if measured.of(row)]
+    head += [f"{title}, {link}" for link in measurements.links for title in ("s an epoch", "s to accuracy")]
+    lines = [line(measurements, row) for row in measurements.rows if measurements.of(row)]
     print(markdown([*head, "test accuracy, %"], lines))
-    print(f"\nTime is to a validation accuracy of {100 * measured.target:.2f} %. {options.seeds} seeds.")
+    print(f"\nTime is to a validation accuracy of {100 * measurements.target:.2f} %. {options.seeds} seeds.")
 
 
-def line(measured: Measurements, row: str) -> list[str]:
+def line(measurements: Measurements, row: str) -> list[str]:
     """Returns the cells of a row."""
-    runs = measured.of(row)
-    wired = [run for link in measured.links for run in measured.figures.get((row, link), ())]
-    cells = [row, shown(mean(runs, "bytes_per_epoch", 1e-6), 3), shown(mean(wired, "wire_bytes_per_epoch", 1e-6), 3)]
+    runs = measurements.of(row)
+    link_runs = [run for link in measurements.links for run in measurements.figures.get((row, link), ())]
+    cells = [
+        row,
+        shown(mean(runs, "bytes_per_epoch", 1e-6), 3),
+        shown(mean(link_runs, "wire_bytes_per_epoch", 1e-6), 3),
+    ]
     cells.append(shown(mean(runs, "memory", 1e-6), 0))
-    for link in measured.links:
-        there = measured.figures.get((row, link), ())
-        cells += [shown(mean(there, "seconds_per_epoch"), 3), seconds_to(there, measured.target)]
+    for link in measurements.links:
+        runs_on_link = measurements.figures.get((row, link), ())
+        cells += [shown(mean(runs_on_link, "seconds_per_epoch"), 3), seconds_to(runs_on_link, measurements.target)]
     return [*cells, shown(mean(runs, "test_accuracy", 100), 2)]
 
 

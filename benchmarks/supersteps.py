@@ -101,8 +101,8 @@ def seconds_per_epoch(lines: Sequence[str]) -> float:
     """
     slowest: dict[int, float] = defaultdict(float)
     for state in map(json.loads, lines):
-        taken = sum(state[f"seconds_{part}"] for part in ("wait", "compute", "exchange", "sync"))
-        slowest[state["epoch"]] = max(slowest[state["epoch"]], taken)
+        seconds = sum(state[f"seconds_{part}"] for part in ("wait", "compute", "exchange", "sync"))
+        slowest[state["epoch"]] = max(slowest[state["epoch"]], seconds)
     return statistics.fmean(list(slowest.values())[1:] or [0.0])
 
 
@@ -122,12 +122,12 @@ def advice(rows: Sequence[Row]) -> list[str]:
         if best is None:
             lines.append(f"sync={sync}: every length loses {100 * LOSS:g} points or more")
             continue
-        saved = 1 - best.mean("num_bytes") / exact.mean("num_bytes")
+        saving = 1 - best.mean("num_bytes") / exact.mean("num_bytes")
         faster = exact.mean("seconds") / max(best.mean("seconds"), 1e-9)
         lines.append(
             f"sync={sync}: strategy.local_iterations={best.length} loses "
             f"{100 * (exact.mean('accuracy') - best.mean('accuracy')):.2f} points against exact training, sends "
-            f"{saved:.0%} fewer bytes, and an epoch is {faster:.2f} times as fast"
+            f"{saving:.0%} fewer bytes, and an epoch is {faster:.2f} times as fast"
         )
     return lines
 

@@ -59,9 +59,9 @@ def write(folder: Path, flaw: str, seed: int) -> None:
     rng, rare = np.random.default_rng(seed), flaw == "rare"
     n, classes = 4000 if rare else 1500, 2 if rare else 4
     labels = rng.choice(classes, n, p=[0.99, 0.01] if rare else None)
-    src, same = rng.integers(0, n, 3 * n), rng.random(3 * n) < 0.6
+    src, in_class = rng.integers(0, n, 3 * n), rng.random(3 * n) < 0.6
     members = [np.flatnonzero(labels == label) for label in range(classes)]
-    dst = np.where(same, [rng.choice(members[label]) for label in labels[src]], rng.integers(0, n, 3 * n))
+    dst = np.where(in_class, [rng.choice(members[label]) for label in labels[src]], rng.integers(0, n, 3 * n))
     x = rng.normal(size=(n, WIDTH)) + 0.6 * rng.normal(size=(classes, WIDTH))[labels]
     split = np.empty(n, object)
     for nodes in members:
@@ -73,7 +73,7 @@ def write(folder: Path, flaw: str, seed: int) -> None:
         days = np.round(365 * x[:, :2]).astype(int)
         cells[:, :2] = [[(DAY + datetime.timedelta(int(day))).isoformat() for day in row] for row in days]
     nodes = np.arange(n) if flaw != "duplicates" else np.append(np.arange(n), rng.integers(0, n, n // 20))
-    kinds = np.where(same ^ (rng.random(3 * n) < 0.1), "colleague", "advert")
+    kinds = np.where(in_class ^ (rng.random(3 * n) < 0.1), "colleague", "advert")
     times = rng.choice([1, 2, 10], 3 * n, p=[0.8, 0.1, 0.1]) if flaw == "duplicates" else np.ones(3 * n, int)
     edges = np.repeat(np.flatnonzero(src != dst), times[src != dst])
     kind = ["kind"] if flaw == "edge categories" else []
@@ -96,8 +96,8 @@ def by_commands(folder: Path, keys: list[str], figure: str, minutes: float) -> t
     """Returns the written experiment's test figure, and the verdict of job=init."""
     data = ["dataset=edges", f"dataset.root={folder}", *keys]
     _command("job=init", *data, f"output={folder}/new", f"init.minutes={minutes}", "cache=false")
-    rest = ["cache=false", "report=false", "logger=none", f"output={folder}/run"]
-    _command("--config-dir", f"{folder}/new", "+experiment=mine", *rest)
+    run_keys = ["cache=false", "report=false", "logger=none", f"output={folder}/run"]
+    _command("--config-dir", f"{folder}/new", "+experiment=mine", *run_keys)
     figures = json.loads((folder / "run/result.json").read_text(encoding="utf-8"))
     lines = (folder / "new/experiment/mine.yaml").read_text(encoding="utf-8").splitlines()
     head = [line.removeprefix("# ") for line in lines if line.startswith("# ")]
@@ -114,8 +114,8 @@ def _command(*arguments: str) -> None:
 
 def by_default(folder: Path, keys: list[str], figure: str) -> float:
     """Returns the test figure of training without job=init."""
-    rest = ["cache=false", "report=false", "logger=none", f"output={folder}/plain"]
-    _command("dataset=edges", f"dataset.root={folder}", *keys, "workers=1", *rest)
+    run_keys = ["cache=false", "report=false", "logger=none", f"output={folder}/plain"]
+    _command("dataset=edges", f"dataset.root={folder}", *keys, "workers=1", *run_keys)
     return float(json.loads((folder / "plain/result.json").read_text(encoding="utf-8"))[f"test_{figure}"])
 
 
@@ -128,7 +128,7 @@ def by_boosting(graph: Graph, figure: str, seed: int, folder: Path) -> list[floa
     for neighbours in (False, True) if graph.features.shape[1] else ():
         model = {"name": "boosting", "neighbours": neighbours}
         labels = {"label_inputs": 0.5} if neighbours and figure != "mae" else {}
-        rest = {"cache": False, "report": False, "logger": "none", "folder": folder / f"boosting-{neighbours}"}
+        run_keys = {"cache": False, "report": False, "logger": "none", "folder": folder / f"boosting-{neighbours}"}
         run = gnnkit.train(
             graph,
             model=model,
@@ -138,7 +138,7 @@ def by_boosting(graph: Graph, figure: str, seed: int, folder: Path) -> list[floa
             seed=seed,
             **keys,
             **labels,
-            **rest,
+            **run_keys,
         )
         figures.append(float(run[f"test_{figure}"]))
     return figures or [0.0, 0.0]
@@ -192,12 +192,12 @@ def row(flaw: str, minutes: float, seed: int) -> list[float]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, flaw, seed)
-        commanded, verdict = by_commands(folder, [f"dataset.{key}={keys[key]}" for key in keys], figure, minutes)
+        command_score, verdict = by_commands(folder, [f"dataset.{key}={keys[key]}" for key in keys], figure, minutes)
         graph = EdgeFolder(name, **keys).load().symmetrize()
         plain = by_default(folder, [f"dataset.{key}={keys[key]}" for key in keys], figure)
-        boosted = by_boosting(graph, figure, seed, folder)
-    figures = [commanded, plain, *boosted, by_pyg(graph, figure, seed)]
-    print(f"{flaw}, seed {seed}: {[round(one, 4) for one in figures]} {verdict}", file=sys.stderr, flush=True)
+        boosting_scores = by_boosting(graph, figure, seed, folder)
+    figures = [command_score, plain, *boosting_scores, by_pyg(graph, figure, seed)]
+    print(f"{flaw}, seed {seed}: {[round(score, 4) for score in figures]} {verdict}", file=sys.stderr, flush=True)
     return figures
 
 
@@ -211,13 +211,13 @@ def row_of_folder(folder: Path, minutes: float, seed: int) -> list[float]:
         copy = Path(name)
         for file in ("edges.csv", "nodes.csv"):
             (copy / file).symlink_to(folder.absolute() / file)
-        commanded, verdict = by_commands(copy, keys, figure, minutes)
+        command_score, verdict = by_commands(copy, keys, figure, minutes)
         keys += ["dataset.symmetrize=true", *(["inputs=learned"] if not graph.features.shape[1] else [])]
         plain = by_default(copy, [*keys, *([] if classes else ["task=regression"])], figure)
-        boosted = by_boosting(graph, figure, seed, copy)
-    figures = [commanded, plain, *boosted, by_pyg(graph, figure, seed)]
-    shown = [round(one, 4) for one in figures]
-    print(f"{folder.name}, seed {seed}: {figure} {shown} {verdict}", file=sys.stderr, flush=True)
+        boosting_scores = by_boosting(graph, figure, seed, copy)
+    figures = [command_score, plain, *boosting_scores, by_pyg(graph, figure, seed)]
+    scores = [round(score, 4) for score in figures]
+    print(f"{folder.name}, seed {seed}: {figure} {scores} {verdict}", file=sys.stderr, flush=True)
     return figures
 
 
@@ -231,13 +231,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"| {' | '.join(['flaw', *COLUMNS])} |\n|{'---|' * (1 + len(COLUMNS))}")
-    for one in options.folders or options.flaws:
+    for name in options.folders or options.flaws:
         measure = row_of_folder if options.folders else row
-        figures = [measure(one, options.minutes, options.first + seed) for seed in range(options.seeds)]
+        figures = [measure(name, options.minutes, options.first + seed) for seed in range(options.seeds)]
         columns = list(zip(*figures, strict=True))
         unit = 100 if max(map(max, columns)) <= 1 else 1  # errors are in the labels' unit
-        cells = [f"{unit * statistics.mean(each):.1f} ± {unit * statistics.pstdev(each):.1f}" for each in columns]
-        print(f"| {' | '.join([str(one), *cells])} |", flush=True)
+        cells = [f"{unit * statistics.mean(values):.1f} ± {unit * statistics.pstdev(values):.1f}" for values in columns]
+        print(f"| {' | '.join([str(name), *cells])} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -78,8 +78,8 @@ class Problem:
     def of(cls, name: str, graph: Graph) -> Problem:
         """Makes labels and held-out edges."""
         task = TASKS[name][0]()
-        given = relabelled(graph, name)
-        return cls(name, task, given, *task.prepare(given))
+        new_graph = relabelled(graph, name)
+        return cls(name, task, new_graph, *task.prepare(new_graph))
 
     def measure(self, outputs: Tensor) -> dict[str, float]:
         """The figures of outputs [num_nodes, width], as gnnkit measures."""
@@ -109,7 +109,7 @@ def relabelled(graph: Graph, name: str) -> Graph:
 def mean_class(csc: CSC, classes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:  # [num_nodes] float32
     """The mean class of the in-neighbours that have a class. NaN without any."""
     near, dst = classes[csc.indices], np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-    count, total = (np.bincount(dst[near >= 0], each, csc.num_nodes) for each in (None, near[near >= 0]))
+    count, total = (np.bincount(dst[near >= 0], values, csc.num_nodes) for values in (None, near[near >= 0]))
     return np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
 
 
@@ -169,12 +169,12 @@ def ours(problem: Problem, keys: dict[str, Any], epochs: int, seed: int) -> dict
 def theirs(problem: Problem, epochs: int, seed: int, *, disjoint: bool) -> dict[str, float]:
     """The figures of PyG's layers, trained full-batch on one process."""
     torch.manual_seed(seed)
-    graph, published = problem.graph, problem.name == "node_classification"
+    graph, is_classification = problem.graph, problem.name == "node_classification"
     x, edges = torch.tensor(graph.features), torch.from_numpy(pairs_of(graph.csc).T.copy())
-    model = (Published if published else Layers)(x.shape[1], problem.task.num_outputs(graph.num_classes))
-    decayed = model.first.parameters() if published else []
-    others = model.last.parameters() if published else model.parameters()
-    groups = [{"params": list(decayed), "weight_decay": 5e-4}, {"params": list(others)}]
+    model = (Published if is_classification else Layers)(x.shape[1], problem.task.num_outputs(graph.num_classes))
+    decay_parameters = model.first.parameters() if is_classification else []
+    other_parameters = model.last.parameters() if is_classification else model.parameters()
+    groups = [{"params": list(decay_parameters), "weight_decay": 5e-4}, {"params": list(other_parameters)}]
     optimizer = torch.optim.Adam([group for group in groups if group["params"]], lr=LR)
     for _ in range(epochs):
         optimizer.zero_grad()
@@ -205,13 +205,13 @@ def edge_loss(model: nn.Module, x: Tensor, edges: Tensor, disjoint: bool) -> Ten
         edges: [2, num_edges] edges in both directions.
         disjoint: Whether a share is predicted that is not read, instead of all edges.
     """
-    read = wanted = edges
+    read = targets = edges
     if disjoint:
         once = edges[:, edges[0] < edges[1]]
-        taken = torch.rand(once.shape[1]) < SHARE
-        read, wanted = to_undirected(once[:, ~taken], num_nodes=len(x)), to_undirected(once[:, taken])
-    pairs = torch.cat([wanted, negative_sampling(edges, len(x), wanted.shape[1])], 1)
-    labels = (torch.arange(pairs.shape[1]) < wanted.shape[1]).float()
+        is_target = torch.rand(once.shape[1]) < SHARE
+        read, targets = to_undirected(once[:, ~is_target], num_nodes=len(x)), to_undirected(once[:, is_target])
+    pairs = torch.cat([targets, negative_sampling(edges, len(x), targets.shape[1])], 1)
+    labels = (torch.arange(pairs.shape[1]) < targets.shape[1]).float()
     ends = model(x, read)[pairs]
     return F.binary_cross_entropy_with_logits((ends[0] * ends[1]).sum(-1), labels)
 
@@ -244,14 +244,14 @@ def plant(graph: Graph, options: argparse.Namespace) -> None:
     sampler = {"name": "neighbor", "fanouts": [10, 10]}
     keys = {"strategy": {"name": "individual_sample", "batch_size": 512}, "sampler": sampler}
     for row in ("honest", "leaking"):
-        patched = mock.patch(LEAK, lambda block, *_: block) if row == "leaking" else contextlib.nullcontext()
-        with patched:
-            found = [
+        patch = mock.patch(LEAK, lambda block, *_: block) if row == "leaking" else contextlib.nullcontext()
+        with patch:
+            results = [
                 ours(problem, {**keys, "workers": options.workers}, options.leak_epochs, seed)
                 for seed in range(options.seeds)
             ]
         for figure in ("train_loss", "test_roc_auc", "test_mrr"):
-            print(f"{'leak':<20} {figure:<14} {row:<14} {spread([each[figure] for each in found])}", flush=True)
+            print(f"{'leak':<20} {figure:<14} {row:<14} {spread([result[figure] for result in results])}", flush=True)
 
 
 def main() -> None:

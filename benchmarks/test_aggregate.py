@@ -42,11 +42,11 @@ def test_sum(against: Against, edges: Make, kind: str, width: int) -> None:
     against(lambda: aggregator.sum(x, out), lambda: matrix @ tensor)
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-def test_weighted_sum(against: Against, edges: Make, transposed: bool) -> None:
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_weighted_sum(against: Against, edges: Make, is_transposed: bool) -> None:
     graph = edges("sbm", NUM_NODES, NUM_EDGES)
     aggregator, matrix, x = aggregator_of(graph), torch_csr(graph), rows(NUM_NODES, 64)
-    aggregator = aggregator.transpose() if transposed else aggregator
+    aggregator = aggregator.transpose() if is_transposed else aggregator
     weight, out, tensor = rows(NUM_EDGES, 1), np.empty_like(x), torch.from_numpy(x)
     against(lambda: aggregator.sum(x, out, weight=weight), lambda: matrix @ tensor)
 
@@ -89,12 +89,12 @@ def test_max_and_its_gradient(against: Against, edges: Make) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("peer", ["torch", "scipy"])
-@pytest.mark.parametrize("weighted", [False, True], ids=["sum", "weighted"])
+@pytest.mark.parametrize("has_weights", [False, True], ids=["sum", "weighted"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("width", [16, 128])
 @pytest.mark.parametrize("kind", ["sbm", "rmat"])
 def test_full_size(
-    against: Against, edges: Make, kind: str, width: int, threads: int, weighted: bool, peer: str
+    against: Against, edges: Make, kind: str, width: int, threads: int, has_weights: bool, peer: str
 ) -> None:
     graph = edges(kind, 200_000, 4_000_000)
     if peer == "scipy" and threads > 1:
@@ -107,7 +107,7 @@ def test_full_size(
         matrix, tensor = scipy.sparse.csr_matrix((weight, graph.indices, graph.indptr)), x
     ours = (
         (lambda: aggregator.sum(x, out, threads, weight=weight))
-        if weighted
+        if has_weights
         else (lambda: aggregator.sum(x, out, threads))
     )
     against(ours, lambda: matrix @ tensor, rounds=5)

@@ -97,7 +97,7 @@ def plain_epoch(graph: Graph, csc: CSC, into: Rows, out_of: Rows) -> Callable[[]
     """
     x, labels = torch.from_numpy(np.array(graph.features)), torch.from_numpy(np.array(graph.labels))
     train = torch.from_numpy(np.flatnonzero(graph.split == Split.TRAIN))
-    left, right = (
+    left_factor, right = (
         torch.from_numpy(np.float32(degree() ** -0.5)[:, None]) for degree in (csc.in_degree, csc.out_degree)
     )
     widths = [*[WIDTH] * NUM_LAYERS, NUM_CLASSES]
@@ -105,8 +105,8 @@ def plain_epoch(graph: Graph, csc: CSC, into: Rows, out_of: Rows) -> Callable[[]
     optimizer = torch.optim.Adam(linears.parameters(), lr=1e-3)
 
     def aggregate(h: Tensor) -> Tensor:
-        summed: Tensor = Sum.apply(h * right, into, out_of)
-        return summed * left
+        total: Tensor = Sum.apply(h * right, into, out_of)
+        return total * left_factor
 
     def epoch() -> None:
         h = x

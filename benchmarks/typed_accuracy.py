@@ -139,14 +139,14 @@ def read_acm(path: Path, seed: int) -> Graph:
     counts = [len(papers), *(int(to.max()) + 1 for _, to in ends)]
     (paper, author), (also, subject) = ends
     features, tables = pack_tables([x, None, None], counts)
-    others = sum(counts[1:])
+    num_others = sum(counts[1:])
     graph = Graph.from_edges(
         np.r_[paper, also],
         np.r_[author + counts[0], subject + counts[0] + counts[1]],
         sum(counts),
         features=features,
-        labels=np.r_[papers, np.full(others, -1)],
-        split=np.r_[np.full(counts[0], Split.TRAIN), np.zeros(others)].astype(np.int8),
+        labels=np.r_[papers, np.full(num_others, -1)],
+        split=np.r_[np.full(counts[0], Split.TRAIN), np.zeros(num_others)].astype(np.int8),
         edge_types=np.repeat([0, 1], [len(paper), len(also)]),
         edge_type_names=["paper-by-author", "paper-about-subject"],
         node_types=tuple(zip(("paper", "author", "subject"), counts, strict=True)),
@@ -168,24 +168,24 @@ def quiet() -> Iterator[None]:
 
 def run(graph: Graph, name: str, keys: Mapping[str, Any], seed: int) -> Any:
     """Trains once. Returns the result."""
-    model, unchanged = {"model": name}, None
+    model, pyg_model = {"model": name}, None
     if name.startswith("pyg_"):
         graph, model = with_inverse_edges(graph), {}
         torch.manual_seed(seed)
-        learned = keys.get("inputs") == "learned"
-        unchanged = pyg_class(name, graph, WIDTH if learned else graph.features.shape[1])
-        model = {"embedding": WIDTH} if learned else {}
-    fixed = {
+        is_learned = keys.get("inputs") == "learned"
+        pyg_model = pyg_class(name, graph, WIDTH if is_learned else graph.features.shape[1])
+        model = {"embedding": WIDTH} if is_learned else {}
+    run_keys = {
         "workers": 1,
         "threads": 1,
         "comm": "threads",
         "logger": "none",
         "report": False,
     }
-    fixed |= {"trainer.checkpoint": False, "trainer.progress_bar": False, "write": [], "seed": seed}
+    run_keys |= {"trainer.checkpoint": False, "trainer.progress_bar": False, "write": [], "seed": seed}
     with TemporaryDirectory() as folder, quiet():
-        overrides = as_overrides({**fixed, **model, **keys})
-        return gnnkit.train(graph, model=unchanged, folder=Path(folder) / "run", overrides=overrides)
+        overrides = as_overrides({**run_keys, **model, **keys})
+        return gnnkit.train(graph, model=pyg_model, folder=Path(folder) / "run", overrides=overrides)
 
 
 def main() -> None:

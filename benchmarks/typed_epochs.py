@@ -102,20 +102,20 @@ def measure(options: argparse.Namespace, folder: Path, model: str) -> None:
     cpu: dict[str, list[float]] = {name: [] for name in names}
     peak: dict[str, int] = {}
     with ExitStack() as stack:
-        started = {}
+        peer_by_label = {}
         for name in names:
             common = {"OMP_NUM_THREADS": str(options.threads), "PYTHONWARNINGS": "ignore"}
             command = [pythons[name], str(HERE / "peer" / f"typed_epoch_{name}_peer.py")]
-            started[name] = Peer(command, common | ENVIRONMENTS[name])
+            peer_by_label[name] = Peer(command, common | ENVIRONMENTS[name])
             limit = int(options.memory * GIGABYTE)
-            resource.prlimit(started[name].process.pid, resource.RLIMIT_DATA, (limit, limit))
-            stack.callback(started[name].process.wait)
-            stack.callback(started[name].process.stdin.close)
+            resource.prlimit(peer_by_label[name].process.pid, resource.RLIMIT_DATA, (limit, limit))
+            stack.callback(peer_by_label[name].process.wait)
+            stack.callback(peer_by_label[name].process.stdin.close)
         for turn in range(options.rounds):
             for name in tuple(cpu):
                 request = {"folder": str(folder), "threads": options.threads, "model": model}
                 try:
-                    answer = started[name].ask(method="epoch", first=2 + turn, count=options.epochs, **request)
+                    answer = peer_by_label[name].ask(method="epoch", first=2 + turn, count=options.epochs, **request)
                 except PeerEnded as error:
                     print(f"  {model:5} {name:7} left out: {error}, with {options.memory:g} GB", flush=True)
                     del cpu[name]

@@ -108,18 +108,18 @@ def measure(options: argparse.Namespace, folder: Path, threads: int) -> None:
     environment = {"OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore", "DGLBACKEND": "pytorch"}
     request = {"folder": str(folder), "fanouts": options.fanouts, "threads": threads, "count": options.batches}
     with ExitStack() as stack:
-        started = {}
+        peer_by_label = {}
         for contender in contenders:
             command = [pythons[contender.peer], str(HERE / "peer" / f"typed_{contender.peer}_peer.py")]
-            peer = started[contender.label] = Peer(command, environment)
+            peer = peer_by_label[contender.label] = Peer(command, environment)
             stack.callback(peer.process.wait)
             stack.callback(peer.process.stdin.close)
-        versions = "; ".join(dict.fromkeys(peer.versions for peer in started.values()))
+        versions = "; ".join(dict.fromkeys(peer.versions for peer in peer_by_label.values()))
         print(f"\n{options.edges:,.0f} edges, fanouts {options.fanouts} by relation, {threads} threads; {versions}")
         for turn in range(options.rounds):
             for contender in tuple(contenders):
                 try:
-                    contender.measure(started[contender.label], turn, **request)
+                    contender.measure(peer_by_label[contender.label], turn, **request)
                 except PeerEnded as error:
                     print(f"  left out: {contender.label}, {error}", flush=True)
                     contenders.remove(contender)

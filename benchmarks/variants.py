@@ -112,48 +112,59 @@ class Summary:
         return "-" if self.points is None else "yes" if self.points >= -TOLERANCE else "no"
 
 
-def summaries(measured: Measurements) -> dict[str, Summary]:
+def summaries(measurements: Measurements) -> dict[str, Summary]:
     """Returns a summary of each variant that has runs."""
-    reference = measured.of(REFERENCE)
-    return {row: Summary.of(runs, reference) for row in measured.rows if (runs := measured.of(row))}
+    reference = measurements.of(REFERENCE)
+    return {row: Summary.of(runs, reference) for row in measurements.rows if (runs := measurements.of(row))}
 
 
-def show(measured: Measurements, options: argparse.Namespace) -> None:
+def show(measurements: Measurements, options: argparse.Namespace) -> None:
     """Prints the table, and draws the plot where matplotlib is installed."""
-    goal = measured.target
+    goal = measurements.target
     head = ["variant", "MB an epoch", "test accuracy, %", "points", f"within {TOLERANCE}"]
-    head += [f"{what}, {link}" for link in measured.links for what in ("s an epoch", "s to accuracy")]
+    head += [f"{title}, {link}" for link in measurements.links for title in ("s an epoch", "s to accuracy")]
     lines = []
-    for row, found in summaries(measured).items():
-        points = "-" if found.points is None else f"{found.points:+.2f}"
-        line = [row, f"{found.megabytes:.3f}", f"{found.accuracy:.2f} ± {found.error:.2f}", points, found.within]
-        for link in measured.links:
-            runs = measured.figures.get((row, link), ())
+    for row, summary in summaries(measurements).items():
+        points = "-" if summary.points is None else f"{summary.points:+.2f}"
+        line = [
+            row,
+            f"{summary.megabytes:.3f}",
+            f"{summary.accuracy:.2f} ± {summary.error:.2f}",
+            points,
+            summary.within,
+        ]
+        for link in measurements.links:
+            runs = measurements.figures.get((row, link), ())
             line += [shown(mean(runs, "seconds_per_epoch"), 3), seconds_to(runs, goal)]
         lines.append(line)
     print(markdown(head, lines))
     print(f"\nTime is to a validation accuracy of {100 * goal:.2f} %. {options.seeds} seeds, {options.epochs} epochs.")
     try:
-        plot(measured, goal, options.store.with_suffix(".svg"))
+        plot(measurements, goal, options.store.with_suffix(".svg"))
     except ImportError:
         print("no matplotlib: no plot")
 
 
-def plot(measured: Measurements, goal: float, file: Path) -> None:
+def plot(measurements: Measurements, goal: float, file: Path) -> None:
     """Draws a line for each variant: bytes, accuracy, and seconds on each link."""
     from matplotlib import pyplot as plt
 
     plt.rcParams["svg.fonttype"] = "none"
-    found = summaries(measured)
-    times = {f"s to accuracy, {link}": _times(measured, link, goal) for link in measured.links}
-    figure, axes = plt.subplots(1, 2 + len(times), sharey=True, figsize=(4 * (2 + len(times)), 1 + len(found) / 3))
-    axes[0].scatter([each.megabytes for each in found.values()], list(found))
+    summary_by_row = summaries(measurements)
+    times = {f"s to accuracy, {link}": _times(measurements, link, goal) for link in measurements.links}
+    figure, axes = plt.subplots(
+        1, 2 + len(times), sharey=True, figsize=(4 * (2 + len(times)), 1 + len(summary_by_row) / 3)
+    )
+    axes[0].scatter([summary.megabytes for summary in summary_by_row.values()], list(summary_by_row))
     axes[0].set_xscale("symlog", linthresh=0.001)
     axes[0].set_xlim(left=0)
     axes[0].set_xlabel("MB an epoch, busiest rank")
     axes[0].invert_yaxis()
-    accuracy, errors = [each.accuracy for each in found.values()], [each.error for each in found.values()]
-    axes[1].errorbar(accuracy, list(found), xerr=errors, fmt="o")
+    accuracy, errors = (
+        [summary.accuracy for summary in summary_by_row.values()],
+        [summary.error for summary in summary_by_row.values()],
+    )
+    axes[1].errorbar(accuracy, list(summary_by_row), xerr=errors, fmt="o")
     axes[1].set_xlabel("test accuracy, %")
     for panel, (label, seconds) in zip(axes[2:], times.items(), strict=True):
         panel.scatter(list(seconds.values()), list(seconds))  # no point: not reached
@@ -166,12 +177,12 @@ def plot(measured: Measurements, goal: float, file: Path) -> None:
     print(f"plot: {file}")
 
 
-def _times(measured: Measurements, link: str, goal: float) -> dict[str, float]:
+def _times(measurements: Measurements, link: str, goal: float) -> dict[str, float]:
     """Returns the mean seconds of the variants that reached the accuracy."""
     times = {}
-    for row in measured.rows:
-        reached = [run.seconds_to(goal) for run in measured.figures.get((row, link), ())]
-        if (seconds := [each for each in reached if each is not None]) != []:
+    for row in measurements.rows:
+        run_times = [run.seconds_to(goal) for run in measurements.figures.get((row, link), ())]
+        if (seconds := [value for value in run_times if value is not None]) != []:
             times[row] = statistics.mean(seconds)
     return times
 

@@ -23,17 +23,17 @@ Accuracies = Mapping[str, Mapping[str, float]]  # percent, by row and seed
 
 def accuracies(file: Path) -> Accuracies:
     """Reads the test accuracies of a store."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
+    accuracies_by_row: dict[str, dict[str, float]] = defaultdict(dict)
     for case, figures in Store(file).done.items():
-        (seed,) = (each for each in case.overrides if each.startswith("seed="))
-        found[case.row][seed] = 100 * figures.test_accuracy
-    return found
+        (seed,) = (override for override in case.overrides if override.startswith("seed="))
+        accuracies_by_row[case.row][seed] = 100 * figures.test_accuracy
+    return accuracies_by_row
 
 
-def points(row: str, found: Accuracies) -> list[float]:
+def points(row: str, accuracies: Accuracies) -> list[float]:
     """Returns the points of a row, of the seeds that `exact` has too."""
-    exact = found.get(REFERENCE, {})
-    return [accuracy - exact[seed] for seed, accuracy in found.get(row, {}).items() if seed in exact]
+    exact = accuracies.get(REFERENCE, {})
+    return [accuracy - exact[seed] for seed, accuracy in accuracies.get(row, {}).items() if seed in exact]
 
 
 def cell(values: Sequence[float], sign: str) -> str:
@@ -45,9 +45,14 @@ def cell(values: Sequence[float], sign: str) -> str:
 
 def page(graphs: Mapping[str, Accuracies]) -> str:
     """Returns the table, a column for each graph."""
-    lines = [[REFERENCE, *(cell(list(found.get(REFERENCE, {}).values()), "") for found in graphs.values())]]
+    lines = [
+        [
+            REFERENCE,
+            *(cell(list(graph_accuracies.get(REFERENCE, {}).values()), "") for graph_accuracies in graphs.values()),
+        ]
+    ]
     for row in VARIANTS:
-        cells = [cell(points(row, found), "+") for found in graphs.values()]
+        cells = [cell(points(row, graph_accuracies), "+") for graph_accuracies in graphs.values()]
         if row != REFERENCE and any(cells):
             lines.append([row, *cells])
     return markdown(["variant", *graphs], lines)

@@ -49,6 +49,12 @@ def train(
     Raises `UserError` for mistakes in arguments, configuration or data. Otherwise
     raises `RuntimeError` with the failed rank's error.
 
+    Partitions the graph, starts the workers, trains the model, evaluates it exactly and
+    writes the run folder. It returns when all workers have ended. Call it from one
+    process: the workers are its children, unless the process itself was started by
+    torchrun, SLURM or MPI. With `job=NAME` among the keys it runs another job, such as
+    `job="verify"`.
+
     Args:
         graph: A `Graph`, or PyG's `Data`, to use instead of a dataset.
         strategy: Name of the strategy, or a mapping with name and keys. Default: auto,
@@ -71,6 +77,20 @@ def train(
 
     Returns:
         The contents of `result.json`, as a mapping.
+
+    Examples:
+        >>> import gnnkit
+        >>> from gnnkit.graph import Graph
+        >>> graph = Graph.from_edges(
+        ...     [0, 1, 2, 3], [1, 2, 3, 0], features=[[0.0], [1.0], [0.0], [1.0]],
+        ...     labels=[0, 1, 0, 1], split=["train", "train", "val", "test"],
+        ... )
+        >>> result = gnnkit.train(
+        ...     graph, strategy="vertex_centric", workers=1, trainer={"max_epochs": 5},
+        ...     folder="outputs/second",
+        ... )
+        >>> result["epochs"]
+        5
     """
     from gnnkit import config
 
@@ -117,6 +137,10 @@ def predict(
     Raises `UserError` for mistakes in arguments, configuration or data. Otherwise
     raises `RuntimeError` with the failed rank's error.
 
+    Rows are transformed as in training: columns are matched by name, and scaled and
+    imputed with the statistics that the run has stored. The result's folder contains
+    one row per node, in the order of the graph's nodes.
+
     Args:
         checkpoint: The run folder of the training.
         graph: A `Graph`, or PyG's `Data`. Default: the training run's dataset.
@@ -153,6 +177,10 @@ def explain(
 
     Raises `UserError` for mistakes in arguments, configuration or data.
 
+    Measures which features and which neighbours each prediction depends on. The
+    fidelity compares predictions with and without them, so it shows how far to trust
+    the tables.
+
     Args:
         checkpoint: The run folder of the training.
         nodes: A node's id, or several, as in the column `id` of predictions.
@@ -175,11 +203,22 @@ def load(run: str | Path, model: nn.Module | Callable[[int, int], nn.Module] | N
 
     Raises `UserError` for a folder without a trained model, and for another model.
 
+    Use it to run a trained model in your own PyTorch code, or to continue with its
+    parameters. Nothing is started and no graph is read. The module takes plain tensors,
+    `model(x, edge_index)`, in one process.
+
     Args:
         run: The run folder.
         model: An instance of the trained class, whose parameters are replaced, or a
             function of (in_features, num_classes) that returns one. Default: created
             from the run's configuration.
+
+    Examples:
+        >>> import gnnkit, torch
+        >>> model = gnnkit.load("outputs/first")
+        >>> edge_index = torch.tensor([[0, 1], [1, 0]])
+        >>> model(torch.tensor([[0.0], [1.0]]), edge_index).shape
+        torch.Size([2, 2])
     """
     from gnnkit.jobs import weights
     from gnnkit.utils.ranges import local_path

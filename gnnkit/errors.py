@@ -19,7 +19,19 @@ class UserError(ValueError):
 
     The command prints its message without a traceback and exits with code 2. The
     message never contains secrets, and its length is bounded, regardless of names and
-    values in it.
+    values in it. Catch it to treat wrong input apart from failures: in a run, an error
+    of another class is a fault of gnnkit, of a plugin or of the machine. A plugin
+    raises it with a message that gives the key with its value, what was expected, and
+    what to do.
+
+    Examples:
+        >>> from gnnkit import UserError
+        >>> from gnnkit.partition import make_grid
+        >>> try:
+        ...     make_grid([4, 1, 1], world_size=6)
+        ... except UserError as error:
+        ...     print(error)
+        partition.grid=[4,1,1] needs 4 workers, got workers=6: use workers=4
     """
 
     def __init__(self, message: object = "") -> None:

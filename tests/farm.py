@@ -29,7 +29,7 @@ COMMAND = ["strategy=vertex_centric", *DATA, "workers=2", "comm=threads", "train
 PLAIN = ["report=false", "logger=csv"]  # of a run whose page nobody reads
 
 
-def trained(**keys: Any) -> Callable[[Path], object]:
+def train_run(**keys: Any) -> Callable[[Path], object]:
     """Returns what trains on `small_graph()` with 64 bits, without a page.
 
     Args:
@@ -51,7 +51,7 @@ def trained(**keys: Any) -> Callable[[Path], object]:
     return make
 
 
-def commanded(*keys: str) -> Callable[[Path], object]:
+def run_command(*keys: str) -> Callable[[Path], object]:
     """Returns what runs the command `COMMAND` with further keys, in a new folder."""
 
     def make(folder: Path) -> None:
@@ -79,28 +79,28 @@ def _with_numbers(graph: Any) -> Any:
 _MONITORED = {"max_epochs": 6, "lr": 1.0, "monitor": "val_loss", "check_val_every_n_epoch": 1}
 _INPUTS = {"change": _without_features, "trainer": _MONITORED, "write": ["logits"]}
 RUNS: Mapping[str, Callable[[Path], object]] = {
-    "gcn": trained(),
-    "sage": trained(model="sage"),
-    "gin": trained(model="gin"),
-    "gat": trained(model={"name": "gat", "hidden": 4}),
-    "gat 2d": trained(model={"name": "gat", "hidden": 4}, partition="2d", workers=4),
-    "gat sampled": trained(
+    "gcn": train_run(),
+    "sage": train_run(model="sage"),
+    "gin": train_run(model="gin"),
+    "gat": train_run(model={"name": "gat", "hidden": 4}),
+    "gat 2d": train_run(model={"name": "gat", "hidden": 4}, partition="2d", workers=4),
+    "gat sampled": train_run(
         model={"name": "gat", "hidden": 4}, strategy={"name": "individual_sample", "batch_size": 8}
     ),
-    "three layers": trained(model={"name": "gcn", "hidden": 6, "num_layers": 3}, workers=2),
-    "learned": trained(inputs="learned", **_INPUTS),
-    "degree": trained(inputs="degree", **_INPUTS),
-    "links": trained(
+    "three layers": train_run(model={"name": "gcn", "hidden": 6, "num_layers": 3}, workers=2),
+    "learned": train_run(inputs="learned", **_INPUTS),
+    "degree": train_run(inputs="degree", **_INPUTS),
+    "links": train_run(
         task={"name": "link_prediction", "width": 4, "eval_negatives": 3}, write=["predictions"]
     ),
-    "numbers": trained(task="regression", change=_with_numbers, write=["predictions"]),
-    "pagerank": trained(model="pagerank", write=["predictions"], trainer={}),
-    "command": commanded("trainer.max_epochs=1", *PLAIN),
-    "command with page": commanded("trainer.max_epochs=1"),
-    "command for a program": commanded("model=pagerank", *PLAIN),
-    "command that partitions": commanded("job=partition"),
-    "command with three epochs": commanded("trainer.max_epochs=3", *PLAIN),
-    "command with six epochs": commanded("trainer.max_epochs=6", *PLAIN),
+    "numbers": train_run(task="regression", change=_with_numbers, write=["predictions"]),
+    "pagerank": train_run(model="pagerank", write=["predictions"], trainer={}),
+    "command": run_command("trainer.max_epochs=1", *PLAIN),
+    "command with page": run_command("trainer.max_epochs=1"),
+    "command for a program": run_command("model=pagerank", *PLAIN),
+    "command that partitions": run_command("job=partition"),
+    "command with three epochs": run_command("trainer.max_epochs=3", *PLAIN),
+    "command with six epochs": run_command("trainer.max_epochs=6", *PLAIN),
 }  # fmt: skip
 
 
@@ -148,18 +148,18 @@ class Farm:
     def _make(self, name: str, error: Path) -> None:
         """Makes a run beside its place. One that was broken off is made anew."""
         place = self.folder / name
-        begun = self.folder / f"{name}.{os.getpid()}"
-        said = io.StringIO()
-        shutil.rmtree(begun, ignore_errors=True)
-        begun.mkdir()
+        new_folder = self.folder / f"{name}.{os.getpid()}"
+        log = io.StringIO()
+        shutil.rmtree(new_folder, ignore_errors=True)
+        new_folder.mkdir()
         try:
-            with within_process(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-                self.runs[name](begun / "run")
+            with within_process(), contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+                self.runs[name](new_folder / "run")
         except Exception:
-            text = f"the shared run {name!r} could not be made\n{said.getvalue()}{traceback.format_exc()}"
+            text = f"the shared run {name!r} could not be made\n{log.getvalue()}{traceback.format_exc()}"
             error.write_text(text, encoding="utf-8")
             return
-        begun.rename(place)
+        new_folder.rename(place)
         (self.folder / f"{name}.files").write_text("\n".join(_lines(place / "run")))
 
 

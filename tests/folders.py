@@ -75,13 +75,13 @@ def store(folder: Path) -> Path:
 def graphbolt_folder(folder: Path, rng: np.random.Generator, form: str = "numpy") -> dict[str, Any]:
     """Writes a folder of GraphBolt. Returns its arrays."""
     n, m = 40, 200
-    found: dict[str, Any] = {"edges": rng.integers(0, n, (2, m)), "feat": rng.random((n, 3)).astype(np.float32)}
-    found |= {"age": rng.integers(0, 9, n), "length": rng.random((m, 2)), "labels": rng.integers(0, 4, n)}
+    results: dict[str, Any] = {"edges": rng.integers(0, n, (2, m)), "feat": rng.random((n, 3)).astype(np.float32)}
+    results |= {"age": rng.integers(0, 9, n), "length": rng.random((m, 2)), "labels": rng.integers(0, 4, n)}
     folder.mkdir()
-    for name, rows in found.items():
+    for name, rows in results.items():
         np.save(folder / f"{name}.npy", rows)
     if form == "csv":
-        np.savetxt(folder / "edges.csv", found["edges"].T, "%d", ",")
+        np.savetxt(folder / "edges.csv", results["edges"].T, "%d", ",")
 
     def entry(name: str, path: str = "", **more: Any) -> dict[str, Any]:
         return {**more, "name": name, "format": "numpy", "in_memory": False, "path": f"{path or name}.npy"}
@@ -90,13 +90,13 @@ def graphbolt_folder(folder: Path, rng: np.random.Generator, form: str = "numpy"
     for number, name in enumerate(("train_set", "validation_set", "test_set")):
         seeds = np.arange(number, n - 4, 3)
         np.save(folder / f"{name}.npy", seeds)
-        np.save(folder / f"{name}_labels.npy", found["labels"][seeds])
+        np.save(folder / f"{name}_labels.npy", results["labels"][seeds])
         task[name] = [{"data": [entry("seeds", name), entry("labels", f"{name}_labels")]}]
     rows = [entry("feat", domain="node", type=None), entry("age", domain="node"), entry("length", domain="edge")]
     graph = {"nodes": [{"num": n}], "edges": [{"format": form, "path": f"edges.{'csv' if form == 'csv' else 'npy'}"}]}
     text = {"dataset_name": "made", "graph": graph, "feature_data": rows, "tasks": [task]}
     (folder / "metadata.yaml").write_text(json.dumps(text))  # JSON is YAML
-    return found
+    return results
 
 
 def _write_orc(table: pa.Table, path: Path) -> None:
@@ -142,7 +142,7 @@ def graphar_folder(
     for name in ("saw", "knows"):
         tables[name] |= {"weight": rng.random(len(tables[name]["_graphArSrcIndex"])), "stars": 1.5}
         tables[name]["stars"] = rng.integers(0, 5, len(tables[name]["weight"]))
-    made = {name: pa.table({**columns, **changes.get(name, {})}) for name, columns in tables.items()}
+    graphs_by_name = {name: pa.table({**columns, **changes.get(name, {})}) for name, columns in tables.items()}
     folder.mkdir()
 
     def form_of(names: list[str]) -> str:
@@ -158,24 +158,24 @@ def graphar_folder(
         path.write_bytes(number.to_bytes(8, "little"))
 
     def group(table: str, names: list[str], key: str = "") -> dict[str, Any]:
-        types = {each: DATA_TYPES.get(made[table][each].type, "date") for each in names}
+        types = {each: DATA_TYPES.get(graphs_by_name[table][each].type, "date") for each in names}
         properties = [{"name": each, "is_primary": each == key, "data_type": types[each]} for each in names]
         return {"file_type": form_of(names), "prefix": "_".join(names) + "/", "properties": properties}
 
     for kind, groups in {"person": [["name", "age"], ["place", "label", "split"]], "film": [["title", "year"]]}.items():
         place = folder / f"vertex/{kind}"
-        count_file(place / "vertex_count", made[kind].num_rows)
+        count_file(place / "vertex_count", graphs_by_name[kind].num_rows)
         for names in groups:
-            write(place / "_".join(names), made[kind].select(names), 7)
+            write(place / "_".join(names), graphs_by_name[kind].select(names), 7)
         facts = {"type": kind, "prefix": f"vertex/{kind}/", "chunk_size": 7, "version": "gar/v1"}
         facts["property_groups"] = [group(kind, names, groups[0][0]) for names in groups]
         (folder / f"{kind}.vertex.yml").write_text(yaml.safe_dump(facts))
     for name, end, adjacency in (("saw", "film", "ordered_by_source"), ("knows", "person", "unordered_by_dest")):
         order = adjacency.startswith("ordered")
         aligned = "_graphArSrcIndex" if adjacency.endswith("source") else "_graphArDstIndex"
-        rows = made[name].sort_by(aligned) if order else made[name]
+        rows = graphs_by_name[name].sort_by(aligned) if order else graphs_by_name[name]
         place = folder / f"edge/person_{name}_{end}" / adjacency
-        vertices = made["person" if aligned == "_graphArSrcIndex" else end].num_rows
+        vertices = graphs_by_name["person" if aligned == "_graphArSrcIndex" else end].num_rows
         for part in range(-(-vertices // 7)):
             own = rows.filter(pc.equal(pc.divide(rows[aligned], 7), part))
             count_file(place / f"edge_count{part}", own.num_rows)
@@ -196,4 +196,4 @@ def graphar_folder(
     (folder / "films.graph.yml").write_text(
         yaml.safe_dump({"name": "films", "prefix": "./", "version": "gar/v1", **names})
     )
-    return made
+    return graphs_by_name

@@ -170,17 +170,17 @@ def _docstrings(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 def _count_code_lines(source: str, tree: ast.Module) -> int:
     """Counts lines that are not blank, comments, imports or docstrings."""
-    code, other = set(), set()
+    code, second = set(), set()
     layout = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in layout:
             code.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            other.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+            second.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         if isinstance(node, DEFINITIONS) and ast.get_docstring(node, clean=False) is not None:
-            other.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    return len(code - other)
+            second.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return len(code - second)
 
 
 def _num_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -49,7 +49,7 @@ def columns(seed: int, count: int) -> dict[str, Array]:
     return {"src": src, "dst": dst, "edge_time": edge_time, "node_time": node_time, "x": features, "labels": labels}
 
 
-def untyped(seed: int, count: int, *, typed: bool = False) -> Graph:
+def make_plain_graph(seed: int, count: int, *, typed: bool = False) -> Graph:
     data = columns(seed, count)
     src, dst, labels = data["src"], data["dst"], data["labels"]
     fields: Options = {"features": data["x"], "edge_time": data["edge_time"], "node_time": data["node_time"]}
@@ -63,7 +63,7 @@ def untyped(seed: int, count: int, *, typed: bool = False) -> Graph:
 
 
 def typed(seed: int, count: int) -> Graph:
-    return untyped(seed, count, typed=True)
+    return make_plain_graph(seed, count, typed=True)
 
 
 def labelled_edges(seed: int, count: int) -> Graph:
@@ -106,7 +106,7 @@ def links(seed: int, count: int) -> Graph:
 
 def as_data(seed: int, count: int) -> Data:
     """Returns PyG's container, whose masks are those of a split by time."""
-    data, graph = columns(seed, count), untyped(seed, count)
+    data, graph = columns(seed, count), make_plain_graph(seed, count)
     masks = {f"{part}_mask": torch.from_numpy(graph.split == number) for number, part in enumerate(PARTS, 1)}
     return Data(
         x=torch.from_numpy(data["x"]),
@@ -137,7 +137,7 @@ def as_hetero(seed: int, count: int) -> HeteroData:
 
 
 def npz(seed: int, count: int, folder: Path) -> Options:
-    graph = untyped(seed, count)
+    graph = make_plain_graph(seed, count)
     arrays = {"indptr": graph.csc.indptr, "indices": graph.csc.indices, "x": graph.features, "y": graph.labels}
     times = {"edge_time": graph.edge_time, "node_time": graph.node_time}
     np.savez(folder / "noise.npz", **arrays, **times)  # type: ignore[arg-type]
@@ -175,7 +175,7 @@ def database(seed: int, count: int, folder: Path) -> Options:
 
 def store(seed: int, count: int, folder: Path) -> Options:
     options: Options = {"strategy": "individual_sample", "sampler": SAMPLER, "workers": 1, "report": False}
-    gnnkit.train(untyped(seed, count), job="partition", output=str(folder / "store"), **options)
+    gnnkit.train(make_plain_graph(seed, count), job="partition", output=str(folder / "store"), **options)
     return {"dataset": {"name": "store", "root": str(folder / "store")}}
 
 
@@ -189,7 +189,7 @@ STRATEGIES: dict[str, Options] = {
 }
 PAIRS = {"name": "link_prediction", "relation": "person-meets-person", "width": 8, "eval_negatives": 2}
 GRAPHS: dict[str, tuple[Callable[[int, int], Any], Options]] = {
-    "nodes": (untyped, {}),
+    "nodes": (make_plain_graph, {}),
     "typed": (typed, {"model": {"name": "rgcn", "hidden": 8}}),
     "edges": (labelled_edges, {"task": "edge_classification"}),
     "links": (links, {"task": PAIRS, "model": {"name": "rgcn", "hidden": 8}}),
@@ -284,9 +284,9 @@ def loaded(seed: int, count: int, *, sampler: Options = SAMPLER) -> float:
     areas = []
     with torch.no_grad():
         for split in (1, 2):
-            drawn = [(outputs(model, batch), batch["target"]) for batch in batches(split, 1024)]
-            scores = torch.cat([rows[:, 1] - rows[:, 0] for rows, _ in drawn]).numpy()
-            labels = torch.cat([target.y[: target.batch_size] for _, target in drawn]).numpy()
+            draws = [(outputs(model, batch), batch["target"]) for batch in batches(split, 1024)]
+            scores = torch.cat([rows[:, 1] - rows[:, 0] for rows, _ in draws]).numpy()
+            labels = torch.cat([target.y[: target.batch_size] for _, target in draws]).numpy()
             areas.append(_area(scores, labels))
     return float(np.mean(areas))
 

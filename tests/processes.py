@@ -17,9 +17,9 @@ def children(parent: int) -> dict[int, list[str]]:
     """Returns the commands of a process' running children, by process id."""
     processes = psutil.process_iter(["ppid", "status", "cmdline"])
     return {
-        each.pid: each.info["cmdline"]
-        for each in processes
-        if each.info["ppid"] == parent and each.info["status"] != psutil.STATUS_ZOMBIE
+        process.pid: process.info["cmdline"]
+        for process in processes
+        if process.info["ppid"] == parent and process.info["status"] != psutil.STATUS_ZOMBIE
     }
 
 

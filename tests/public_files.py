@@ -181,15 +181,15 @@ DOORS: dict[str, Callable[[PublicFile, Path], Graph]] = {
 
 def outcomes(one: PublicFile) -> dict[str, Graph | str]:
     """Returns each door's graph or refusal."""
-    found: dict[str, Graph | str] = {}
+    results: dict[str, Graph | str] = {}
     for name, read in DOORS.items():
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                found[name] = read(one, Path(folder))
+                results[name] = read(one, Path(folder))
             except UserError as error:
-                found[name] = str(error).removeprefix(f"dataset.root={folder}: ")
-    return found
+                results[name] = str(error).removeprefix(f"dataset.root={folder}: ")
+    return results
 
 
 def are_equal(found: Mapping[str, Graph | str]) -> bool:
@@ -204,12 +204,12 @@ def main() -> int:
     """Prints all outcomes. Returns how many files the doors read differently."""
     num_different = 0
     for name, one in FILES.items():
-        found = outcomes(one)
-        same = are_equal(found)
-        num_different += not same
-        print(f"{name}: {'the same' if same else 'DIFFERENT'}{f' ({one.differ})' if one.differ else ''}")
+        actual = outcomes(one)
+        is_equal = are_equal(actual)
+        num_different += not is_equal
+        print(f"{name}: {'the same' if is_equal else 'DIFFERENT'}{f' ({one.differ})' if one.differ else ''}")
         for text, doors in {
-            str(value): [d for d in found if str(found[d]) == str(value)] for value in found.values()
+            str(value): [d for d in actual if str(actual[d]) == str(value)] for value in actual.values()
         }.items():
             print(f"    {', '.join(doors)}: {text}")
     print(f"{len(FILES)} files, {num_different} of them different")

@@ -42,14 +42,14 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     The first test of hypothesis in a process reads the sources of all modules, so these
     are left out.
     """
-    used, begun = sum(os.times()[:4]), _now()
+    is_used, begun = sum(os.times()[:4]), _now()
     try:
         yield
     finally:
-        seconds, waited = sum(os.times()[:4]) - used, _now() - begun
+        seconds, waited = sum(os.times()[:4]) - is_used, _now() - begun
         item.user_properties.append(("seconds", [round(seconds, 2), round(waited, 2)]))
-    drawn = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-    if item.get_closest_marker("slow") is not None or drawn:
+    draws = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    if item.get_closest_marker("slow") is not None or draws:
         return
     if min(seconds, waited) > MAX_SECONDS or waited > MAX_WAIT:
         text = f"takes {seconds:.2f} s of a processor, {waited:.2f} s in all: make it quicker, or mark it slow"
@@ -141,8 +141,8 @@ class Readers:
 
     def kept(self) -> dict[str, dict[str, Any]]:
         """Returns what the cache has of modules that passed."""
-        found: dict[str, dict[str, Any]] = self.cache.get(self.KEY, {}) if self.cache else {}
-        return found
+        actual: dict[str, dict[str, Any]] = self.cache.get(self.KEY, {}) if self.cache else {}
+        return actual
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

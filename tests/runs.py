@@ -78,31 +78,31 @@ def compose_once(
     """
     if config_dirs or config_name != MAIN or any("${" in text for text in overrides):
         return compose(overrides, config_dirs=config_dirs, config_name=config_name)
-    found = _joined(overrides)
-    return compose(overrides) if found is None else found
+    actual = _joined(overrides)
+    return compose(overrides) if actual is None else actual
 
 
 def _joined(overrides: Sequence[str]) -> dict[str, Any] | None:
     """Joins sections and values. Returns None for what only Hydra composes."""
-    chosen = {key_of(text): text for text in overrides if _CHOICE.fullmatch(text)}
+    run_keys = {key_of(text): text for text in overrides if _CHOICE.fullmatch(text)}
     values = [text for text in overrides if key_of(text) not in (*KINDS, "job") and _VALUE.fullmatch(text)]
-    others = [text for text in overrides if text not in chosen.values() and text not in values]
-    if {*chosen, EXPERIMENT}.intersection(key_of(text).partition(".")[0] for text in others):
+    others = [text for text in overrides if text not in run_keys.values() and text not in values]
+    if {*run_keys, EXPERIMENT}.intersection(key_of(text).partition(".")[0] for text in others):
         return None
     try:
-        own = {kind: _section(kind, text) for kind, text in chosen.items()}
-        found = _composed(tuple(others))
+        own = {kind: _section(kind, text) for kind, text in run_keys.items()}
+        actual = _composed(tuple(others))
     except UserError:
         return None  # with other words
-    found = copy.deepcopy({kind: own.get(kind, found.get(kind)) for kind in _order()} | {**found, **own})
-    found = {key: value for key, value in found.items() if value is not None or key not in KINDS}
+    actual = copy.deepcopy({kind: own.get(kind, actual.get(kind)) for kind in _order()} | {**actual, **own})
+    actual = {key: value for key, value in actual.items() if value is not None or key not in KINDS}
     for path, value in (_VALUE.fullmatch(text).groups() for text in values):  # type: ignore[union-attr]
         *sections, key = path.split(".")
-        section = functools.reduce(lambda inner, name: inner.get(name) or {}, sections, found)
+        section = functools.reduce(lambda inner, name: inner.get(name) or {}, sections, actual)
         if key not in section or isinstance(section[key], dict):
             return None
         section[key] = yaml.safe_load(value)
-    return None if "'???'" in repr(found) else found  # a value that is missing
+    return None if "'???'" in repr(actual) else actual  # a value that is missing
 
 
 @functools.cache

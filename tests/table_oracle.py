@@ -98,7 +98,7 @@ def _percent(rng: random.Random, count: int) -> tuple[list[Any], list[Any]]:
     return [value / 100 for value in values], [f"{value}{rng.choice(['', ' '])}%" for value in values]
 
 
-def _written(*forms: str, zone: bool = False) -> Callable[[random.Random, int], tuple[list[Any], list[Any]]]:
+def _formatter(*forms: str, zone: bool = False) -> Callable[[random.Random, int], tuple[list[Any], list[Any]]]:
     """Returns a writer of dates in some forms, all with a four-digit year."""
 
     def write(rng: random.Random, count: int) -> tuple[list[Any], list[Any]]:
@@ -128,9 +128,9 @@ def _lap(rng: random.Random, count: int) -> tuple[list[Any], list[Any]]:
     return [value / 1000 for value in laps], [f"{v // 60_000}:{v % 60_000 / 1000:06.3f}" for v in laps]
 
 
-ISO = _written("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S")
-ZONED = _written("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", zone=True)
-OTHERS = _written(
+ISO = _formatter("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S")
+ZONED = _formatter("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", zone=True)
+OTHERS = _formatter(
     "%m/%d/%Y", "%d/%m/%Y %H:%M", "%d-%b-%Y", "%d.%m.%Y", "%b %d, %Y", "%Y/%m/%d %H:%M:%S", "%m/%d/%Y %I:%M %p"
 )
 WRITERS = {
@@ -431,11 +431,11 @@ def _frames(make: Callable[[pa.Table], Any]) -> Callable[[Case, Path], Graph]:
     return read
 
 
-def _loaded(form: str) -> Callable[[Case, Path], Graph]:
+def _loader(form: str) -> Callable[[Case, Path], Graph]:
     return lambda case, folder: _write(case, folder, form).load()
 
 
-def _imported(form: str) -> Callable[[Case, Path], Graph]:
+def _importer(form: str) -> Callable[[Case, Path], Graph]:
     def read(case: Case, folder: Path) -> Graph:
         pieces, work = in_pieces(_write(case, folder, form)), folder / "work"
         assert pieces is not None
@@ -451,12 +451,12 @@ ADAPTERS: dict[str, Callable[[Case, Path], Graph]] = {
     "pandas": _frames(lambda table: table.to_pandas()),
     "pandas of arrow": _frames(lambda table: table.to_pandas(types_mapper=pd.ArrowDtype)),
     "polars": _frames(pl.from_arrow),
-    "csv": _loaded("csv"),
-    "parquet": _loaded("parquet"),
-    "parts": _loaded("parts"),
-    "import of csv": _imported("csv"),
-    "import of parquet": _imported("parquet"),
-    "import of parts": _imported("parts"),
+    "csv": _loader("csv"),
+    "parquet": _loader("parquet"),
+    "parts": _loader("parts"),
+    "import of csv": _importer("csv"),
+    "import of parquet": _importer("parquet"),
+    "import of parts": _importer("parts"),
 }
 
 
@@ -479,16 +479,16 @@ def compare(case: Case, adapter: str) -> str:
         try:
             graph = plain(ADAPTERS[adapter](case, Path(folder)))
         except UserError as error:
-            told, wanted_text = str(error), case.refused
+            message, wanted_text = str(error), case.refused
             if adapter == "import of parts":  # whose rows are those of a part
-                told, wanted_text = (re.sub(r"row \d+", "row", text) for text in (told, wanted_text))
-            wrong = not wanted_text or wanted_text not in told
+                message, wanted_text = (re.sub(r"row \d+", "row", text) for text in (message, wanted_text))
+            wrong = not wanted_text or wanted_text not in message
             return f"refused: {str(error).replace(folder, '')}" if wrong else ""
     if case.refused:
         return f"read, expected {case.refused!r}"
-    wanted = expected(case)
-    names = [name for name, value in wanted.items() if differs(value, graph[name])]
-    return "; ".join(f"{name}: {graph[name]}, expected {wanted[name]}" for name in names)
+    target = expected(case)
+    names = [name for name, value in target.items() if differs(value, graph[name])]
+    return "; ".join(f"{name}: {graph[name]}, expected {target[name]}" for name in names)
 
 
 def check(seed: int, num_adapters: int) -> list[str]:
@@ -496,8 +496,8 @@ def check(seed: int, num_adapters: int) -> list[str]:
     rng = random.Random(seed)
     case = draw(rng)
     names = [name for name in ADAPTERS if reads(case, name)]
-    found = {name: compare(case, name) for name in rng.sample(names, min(num_adapters, len(names)))}
-    return [f"seed {seed}, {name}: {text}" for name, text in found.items() if text]
+    results = {name: compare(case, name) for name in rng.sample(names, min(num_adapters, len(names)))}
+    return [f"seed {seed}, {name}: {text}" for name, text in results.items() if text]
 
 
 def main() -> int:
@@ -507,14 +507,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--adapters", type=int, default=4, help="adapters that read each table")
     options = parser.parse_args()
-    begun, lines = time.monotonic(), list[str]()
+    start, lines = time.monotonic(), list[str]()
     for seed in range(options.seed, options.seed + options.count):
         lines += (new := check(seed, options.adapters))
         if new:
             print(*new, sep="\n", flush=True)
         if (seed + 1) % 100 == 0:
             print(f"{seed + 1 - options.seed} tables in {time.process_time():.0f} processor seconds", flush=True)
-    print(f"{options.count} tables in {time.monotonic() - begun:.0f} s, {len(lines)} differences")
+    print(f"{options.count} tables in {time.monotonic() - start:.0f} s, {len(lines)} differences")
     print(*Counter(line.partition(", ")[2].partition(":")[0] for line in lines).items(), sep="\n")
     return int(bool(lines))
 

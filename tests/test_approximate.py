@@ -17,8 +17,8 @@ def _variants() -> dict[str, list[str]]:
     folder = Path(__file__).resolve().parents[1] / "benchmarks"
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)  # scripts of one folder import each other
-        found: dict[str, list[str]] = runpy.run_path(str(folder / "variants.py"))["VARIANTS"]
-    return found
+        actual: dict[str, list[str]] = runpy.run_path(str(folder / "variants.py"))["VARIANTS"]
+    return actual
 
 
 def lines(overrides: list[str]) -> list[str]:
@@ -43,11 +43,11 @@ BY_DEFAULT = [  # one of each part that makes training approximate
     default=BY_DEFAULT,
 )
 def test_each_approximate_scheme_says_so_and_promises_no_figure(name: str, overrides: list[str]) -> None:
-    said = lines(overrides)
-    assert len(said) == (0 if name == "exact" else 2 if name == "quantized+pipelined" else 1)
-    for line in said:
-        key, _, rest = line.partition(": ")
-        assert rest.startswith("training is approximate, because ")
+    text = lines(overrides)
+    assert len(text) == (0 if name == "exact" else 2 if name == "quantized+pipelined" else 1)
+    for line in text:
+        key, _, remainder = line.partition(": ")
+        assert remainder.startswith("training is approximate, because ")
         assert "=" in key or key == "sync.average"
         assert "point" not in line
 

@@ -18,7 +18,7 @@ AXES: dict[str, list[Any]] = {
 }
 
 
-def kept(mark: pytest.MarkDecorator) -> list[Any]:
+def read_params(mark: pytest.MarkDecorator) -> list[Any]:
     """Returns the parameters that run by default."""
     return [param for param in mark.args[1] if "exhaustive" not in marks(param)]
 
@@ -36,7 +36,7 @@ def test_every_pair_is_in_the_default_and_every_case_in_all() -> None:
     everything = list(itertools.product(*AXES.values()))
     assert mark.args[0] == "letter,number,flag,kind"
     assert [param.values for param in mark.args[1]] == everything
-    default = [param.values for param in kept(mark)]
+    default = [param.values for param in read_params(mark)]
     assert pairs(default) == pairs(everything)
     assert 12 <= len(default) <= 18  # of 72: four letters times three numbers at least
 
@@ -44,15 +44,15 @@ def test_every_pair_is_in_the_default_and_every_case_in_all() -> None:
 def test_a_case_that_is_left_out_is_in_no_pair() -> None:
     mark = product(lambda letter, number: (letter, number) != ("a", 2), letter=["a", "b"], number=[1, 2])
     assert [param.values for param in mark.args[1]] == [("a", 1), ("b", 1), ("b", 2)]
-    assert kept(mark) == mark.args[1]
+    assert read_params(mark) == mark.args[1]
 
 
 def test_a_single_axis_is_kept_whole() -> None:
-    assert [param.values for param in kept(product(letter=["a", "b"]))] == [("a",), ("b",)]
+    assert [param.values for param in read_params(product(letter=["a", "b"]))] == [("a",), ("b",)]
 
 
 def test_the_same_cases_are_kept_every_time() -> None:
-    assert [param.id for param in kept(product(**AXES))] == [param.id for param in kept(product(**AXES))]
+    assert [param.id for param in read_params(product(**AXES))] == [param.id for param in read_params(product(**AXES))]
     cases = list(itertools.product("abc", (1, 2), "xyz"))
     assert pairwise(cases) == pairwise(list(cases))
     assert pairwise(cases)[0] == cases[0]
@@ -78,7 +78,7 @@ def test_ids_are_those_of_pytest_and_marks_of_values_stay() -> None:
 )
 def test_few_are_spread_evenly_or_named(default: Any, expected: str) -> None:
     mark = few("letter", "abcde", default=default)
-    assert "".join(param.values[0] for param in kept(mark)) == expected
+    assert "".join(param.values[0] for param in read_params(mark)) == expected
     assert len(mark.args[1]) == 5
 
 
@@ -98,5 +98,5 @@ def test_a_default_that_is_no_case_is_refused(default: list[str]) -> None:
 def test_a_case_that_is_exhaustive_keeps_its_values_id_and_marks() -> None:
     assert exhaustive((1, 2)).values == (1, 2)
     assert exhaustive("ab").values == ("ab",)
-    found = exhaustive(pytest.param(1, id="one", marks=pytest.mark.slow))
-    assert (found.values, found.id, marks(found)) == ((1,), "one", ["slow", "exhaustive"])
+    actual = exhaustive(pytest.param(1, id="one", marks=pytest.mark.slow))
+    assert (actual.values, actual.id, marks(actual)) == ((1,), "one", ["slow", "exhaustive"])

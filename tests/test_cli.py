@@ -317,11 +317,11 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(
 
     runs.action = interrupted
     assert main([STRATEGY, "output=run"]) == 128 + number
-    told = {
+    message = {
         signal.SIGINT: f"interrupted: no checkpoint was written to {empty_folder}/run yet",
         signal.SIGTERM: f"keeps the last checkpoint: gnnkit {STRATEGY} output={empty_folder}/run on_exists=resume goes on",
     }
-    assert told[number] in capsys.readouterr().err
+    assert message[number] in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -335,10 +335,10 @@ def test_the_command_that_goes_on_has_the_folders_of_configuration_too(
 
     (empty_folder / "my conf/experiment").mkdir(parents=True)
     (empty_folder / "my conf/experiment/mine.yaml").write_text("# @package _global_\nseed: 3\n")
-    asked = ["--config-dir", "my conf", "+experiment=mine", STRATEGY]
-    assert main([*asked, "output=done"]) == 0
+    arguments = ["--config-dir", "my conf", "+experiment=mine", STRATEGY]
+    assert main([*arguments, "output=done"]) == 0
     runs.action = interrupted
-    assert main([*asked, "output=run"]) == 130
+    assert main([*arguments, "output=run"]) == 130
     again = f"gnnkit '--config-dir={empty_folder}/my conf' +experiment=mine {STRATEGY} output="
     assert f"{again}{empty_folder}/run on_exists=resume goes on" in capsys.readouterr().err
     assert runs[0].command(runs[0].overrides) == f"{again}done"
@@ -468,10 +468,10 @@ def test_jobs_of_one_process_run_once_where_ranks_were_started(
 def test_help_lists_settings_of_hydra_and_experiments(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help", topic]) == 0
     text = capsys.readouterr().out
-    expected = {"hydra": ("hydra.sweep.dir=null", "hydra/sweeper=optuna\n", "hydra.sweeper.n_trials=20", "hydra.launcher.n_jobs=-1"),
+    reference = {"hydra": ("hydra.sweep.dir=null", "hydra/sweeper=optuna\n", "hydra.sweeper.n_trials=20", "hydra.launcher.n_jobs=-1"),
                 "experiment": ("experiment=cora_gcn\n", "published 81.5 %", "    trainer.max_epochs=200")}  # fmt: skip
     joined = re.sub(r"\s+", " ", text)
-    assert [word for word in expected[topic] if word not in text and word not in joined] == []
+    assert [word for word in reference[topic] if word not in text and word not in joined] == []
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -484,17 +484,17 @@ def test_every_option_of_the_command_is_in_its_help(capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_the_configuration_is_shown_with_and_without_hydra(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = {}
+    output = {}
     for topic in ("job", "hydra", "all"):
         assert main(["--cfg", topic, STRATEGY, "hydra.sweep.dir=x", "hydra/sweeper=optuna"]) == 0
         text = capsys.readouterr().out
-        shown[topic] = yaml.safe_load(text)
-    assert shown["job"] == compose([STRATEGY])
-    assert shown["all"] == {**shown["job"], **shown["hydra"]}
-    assert (shown["hydra"]["hydra"]["sweep"]["dir"], shown["hydra"]["hydra"]["sweeper"]["n_trials"]) == ("x", 20)
+        output[topic] = yaml.safe_load(text)
+    assert output["job"] == compose([STRATEGY])
+    assert output["all"] == {**output["job"], **output["hydra"]}
+    assert (output["hydra"]["hydra"]["sweep"]["dir"], output["hydra"]["hydra"]["sweeper"]["n_trials"]) == ("x", 20)
     assert "    n_trials: 20  # number of jobs\n" in text
     assert main([STRATEGY, "--cfg"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out) == shown["job"]
+    assert yaml.safe_load(capsys.readouterr().out) == output["job"]
 
 
 @pytest.mark.slow
@@ -503,14 +503,14 @@ def test_info_names_versions_plugins_folders_and_choices(
 ) -> None:
     assert main(["--info", STRATEGY, "model=sage", "--config-dir", str(empty_folder)]) == 0
     text = capsys.readouterr().out
-    expected = (
+    reference = (
         "gnnkit ",
         "torch ",
         "  model=gcn  gnnkit.model.gcn:GCN of gnnkit",
         "hydra/sweeper=optuna",
         "  model=sage\n",
     )
-    assert [word for word in (*expected, f"{empty_folder}  --config-dir") if word not in text] == []
+    assert [word for word in (*reference, f"{empty_folder}  --config-dir") if word not in text] == []
     assert main(["--info", "searchpath"]) == 0
     assert "model=" not in capsys.readouterr().out
     assert main(["--info"]) == 0

@@ -85,11 +85,11 @@ def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     (tmp_path / "gnnkit").chmod(0o755)
     assert main(["-sc", "install=bash"]) == 0
     script = capsys.readouterr().out
-    for line, expected in (("gnnkit sampler=neigh", "neighbor"), ("gnnkit trainer.max_ti", "trainer.max_time=")):
+    for line, reference in (("gnnkit sampler=neigh", "neighbor"), ("gnnkit trainer.max_ti", "trainer.max_time=")):
         ask = f'{script}\nCOMP_LINE="{line}" COMP_POINT={len(line)}; _gnnkit; echo "${{COMPREPLY[@]}}"'
         environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
         done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True, env=environment)
-        assert done.stdout.split() == [expected], done.stderr
+        assert done.stdout.split() == [reference], done.stderr
 
 
 @pytest.mark.parametrize("shell", SHELLS)

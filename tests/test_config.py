@@ -89,14 +89,14 @@ def test_what_hydra_refuses_is_one_line_with_the_key(overrides: list[str], expec
 def test_a_strategy_may_have_a_key_of_that_name(tmp_path: Path) -> None:
     (tmp_path / "strategy").mkdir()
     (tmp_path / "strategy/own.yaml").write_text("name: own\nkeep: 3\n")
-    composed = compose(["strategy=own", "strategy.keep=4"], config_dirs=[tmp_path])
-    assert composed["strategy"] == {"name": "own", "keep": 4}
+    config = compose(["strategy=own", "strategy.keep=4"], config_dirs=[tmp_path])
+    assert config["strategy"] == {"name": "own", "keep": 4}
 
 
 @pytest.mark.slow
 def test_two_exchanges_as_one_have_the_keys_of_both() -> None:
-    composed = compose(["strategy=vertex_centric", "exchange=quantized+pipelined", "exchange.staleness=3"])
-    assert composed["exchange"] == {"name": "quantized+pipelined", "bits": 8, "staleness": 3}
+    config = compose(["strategy=vertex_centric", "exchange=quantized+pipelined", "exchange.staleness=3"])
+    assert config["exchange"] == {"name": "quantized+pipelined", "bits": 8, "staleness": 3}
     with pytest.raises(UserError, match=r"^exchange=quantized\+pipelin is not known: did you mean pipelined"):
         compose(["strategy=vertex_centric", "exchange=quantized+pipelin"])
 
@@ -180,9 +180,9 @@ def test_a_users_folder_adds_options(tmp_path: Path) -> None:
 def test_a_yaml_that_names_no_plugin_is_told(tmp_path: Path) -> None:
     (tmp_path / "sampler").mkdir()
     (tmp_path / "sampler" / "mine.yaml").write_text("replace: true\n")
-    composed = compose(["strategy=individual_sample", "sampler=mine"], config_dirs=[tmp_path])
+    config = compose(["strategy=individual_sample", "sampler=mine"], config_dirs=[tmp_path])
     with pytest.raises(UserError, match=r"^sampler is missing: the YAML that is chosen has no line name: NAME, there"):
-        settle(composed)
+        settle(config)
 
 
 @pytest.mark.slow
@@ -218,21 +218,21 @@ def test_every_partition_has_the_keys_of_the_layout(name: str) -> None:
 
 @pytest.mark.slow
 def test_a_layout_and_a_node_assignment_go_together_in_either_order() -> None:
-    chosen = [
+    overrides = [
         compose(["strategy=vertex_centric", *keys])["partition"]
         for keys in (["partition=2d", "partition.nodes=hash"], ["partition=hash", "partition.grid=2d"])
     ]
-    assert chosen[0] == chosen[1]
-    assert (chosen[0]["nodes"], chosen[0]["grid"]) == ("hash", "2d")
+    assert overrides[0] == overrides[1]
+    assert (overrides[0]["nodes"], overrides[0]["grid"]) == ("hash", "2d")
 
 
 @pytest.mark.slow
 def test_values_of_the_environment_and_the_time_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOT", "7")
     keys = ["strategy=vertex_centric", "dataset=npz", "dataset.root=${oc.env:ROOT}/${now:%Y}/${oc.env:NO_SUCH,x.npz}"]
-    found = compose([*keys, "output=${oc.env:ROOT}"])
-    assert found["dataset"]["root"] == f"7/{time.strftime('%Y')}/x.npz"
-    assert found["output"] == "7", "a number stays text"
+    config = compose([*keys, "output=${oc.env:ROOT}"])
+    assert config["dataset"]["root"] == f"7/{time.strftime('%Y')}/x.npz"
+    assert config["output"] == "7", "a number stays text"
     with pytest.raises(UserError, match="Environment variable 'NO_SUCH' not found"):
         compose([*keys, "output=${oc.env:NO_SUCH}"])
 
@@ -306,14 +306,14 @@ def test_a_secret_that_was_not_kept_must_be_given_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", options("experiment"))
 def test_experiments_choose_all_but_the_file_and_can_be_changed(name: str) -> None:
-    chosen = [f"experiment={name}", "dataset.root=x.npz"]
-    config = compose(chosen)
+    overrides = [f"experiment={name}", "dataset.root=x.npz"]
+    config = compose(overrides)
     assert (config["strategy"]["name"], config["dataset"]["name"]) == ("vertex_centric", "npz")
     assert config["trainer"]["max_epochs"] in (100, 200)
     settle(config)
-    changed = compose([*chosen, "strategy=individual_sample", "trainer.max_epochs=7", "model=gat"])
-    assert (changed["strategy"]["name"], changed["trainer"]["max_epochs"]) == ("individual_sample", 7)
-    assert changed["model"]["name"] == "gat"
+    new_config = compose([*overrides, "strategy=individual_sample", "trainer.max_epochs=7", "model=gat"])
+    assert (new_config["strategy"]["name"], new_config["trainer"]["max_epochs"]) == ("individual_sample", 7)
+    assert new_config["model"]["name"] == "gat"
     with pytest.raises(UserError, match=r"^dataset\.root is missing"):
         compose([f"experiment={name}"])
 

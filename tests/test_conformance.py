@@ -56,7 +56,7 @@ PARTITIONERS = sorted({*plugins.names("partition")} - {"stored"})  # stored is o
 GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes == 24)
 
 
-def configured(kind: str, name: str, **given: Any) -> Callable[..., Any]:
+def read_plugin(kind: str, name: str, **given: Any) -> Callable[..., Any]:
     """Makes the plugin with the keys of the YAML file."""
     config = compose(as_overrides({"strategy": "vertex_centric", kind: {"name": name, **given}}))
     section = config[kind][name] if kind in plugins.SEVERAL else config[kind]
@@ -110,7 +110,7 @@ def arguments(tmp_path: Path) -> dict[str, dict[str, Any]]:
 def test_partitioners(name: str, graphs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if graphs == "some":
         monkeypatch.setattr("gnnkit_testing.partition.example_graphs", lambda: testing.example_graphs()[2::3])
-    testing.check_partitioner(configured("partition", name)())
+    testing.check_partitioner(read_plugin("partition", name)())
 
 
 @pytest.mark.slow
@@ -120,14 +120,14 @@ def test_samplers(name: str, arguments: dict[str, dict[str, Any]]) -> None:
     if name == "top_k":
         pytest.importorskip("gnnkit_top_k._law", reason="plugins/gnnkit-top-k is not built")
     given = arguments.get(name, {})
-    testing.check_sampler(configured("sampler", name, **given)(), GRAPH, np.arange(GRAPH.num_nodes)[::-2].copy())
+    testing.check_sampler(read_plugin("sampler", name, **given)(), GRAPH, np.arange(GRAPH.num_nodes)[::-2].copy())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("dataset"))
 def test_datasets(name: str, arguments: dict[str, dict[str, Any]], tmp_path: Path) -> None:
-    given = {"root": str(store(tmp_path / "store"))} if name == "store" else arguments.get(name, {})
-    testing.check_dataset(configured("dataset", name, **given)())
+    run_keys = {"root": str(store(tmp_path / "store"))} if name == "store" else arguments.get(name, {})
+    testing.check_dataset(read_plugin("dataset", name, **run_keys)())
 
 
 LABELS = {  # that a task reads, of 30 nodes
@@ -141,7 +141,7 @@ LABELS = {  # that a task reads, of 30 nodes
 @few("name,grids", both("order"), default=[(name, "one") for name in plugins.names("order")])
 def test_orders(name: str, grids: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnnkit_testing.order.GRIDS", some(grids))
-    testing.check_order(configured("order", name)())
+    testing.check_order(read_plugin("order", name)())
 
 
 @pytest.mark.parametrize("name", plugins.names("job"))
@@ -155,14 +155,14 @@ def test_tasks(name: str) -> None:
     graph = check_graph()
     labels = LABELS.get(name, graph.labels)
     split = np.where(np.arange(30) % 7 == 6, 0, graph.split).astype(np.int8)
-    testing.check_task(configured("task", name), dataclasses.replace(graph, labels=labels, split=split))
+    testing.check_task(read_plugin("task", name), dataclasses.replace(graph, labels=labels, split=split))
 
 
 @pytest.mark.slow
 @few("name,grids", both("strategy"), default=[(name, "one") for name in plugins.names("strategy")])
 def test_strategies(name: str, grids: str) -> None:
     steps = {"clusters": 8} if name == "cluster" else {}  # two per epoch
-    testing.check_strategy(configured("strategy", name, **steps), GRIDS[:1] if grids == "one" else None)
+    testing.check_strategy(read_plugin("strategy", name, **steps), GRIDS[:1] if grids == "one" else None)
 
 
 # The plugin's own tests check error_feedback by default.
@@ -174,13 +174,13 @@ def test_strategies(name: str, grids: str) -> None:
 )
 def test_exchanges(name: str, first_grid: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "GRIDS", exchange.GRIDS[first_grid : first_grid + 1])
-    testing.check_exchange(configured("exchange", name))
+    testing.check_exchange(read_plugin("exchange", name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("sync"))
 def test_synchronisations(name: str) -> None:
-    testing.check_sync(configured("sync", name))
+    testing.check_sync(read_plugin("sync", name))
 
 
 @pytest.mark.slow
@@ -190,13 +190,13 @@ def test_loggers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     if (module := plugins.load("logger", name).module) is not None:
         pytest.importorskip(module)
-    testing.check_logger(configured("logger", name))
+    testing.check_logger(read_plugin("logger", name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("callback"))
 def test_callbacks(name: str) -> None:
-    testing.check_callback(configured("callback", name))
+    testing.check_callback(read_plugin("callback", name))
 
 
 @pytest.mark.slow
@@ -206,7 +206,7 @@ def test_launchers(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         pytest.importorskip("submitit")
         monkeypatch.delenv("PATH")  # so that no srun is found
     if name != "outside":
-        testing.check_launcher(configured("launcher", name))
+        testing.check_launcher(read_plugin("launcher", name))
         return
     folders = [tmp_path / str(rank) for rank in range(2)]
     for folder in folders:
@@ -226,28 +226,28 @@ def _check_outside(place: dict[str, str]) -> None:
 @pytest.mark.slow
 @few("name,grids", both("model"), default=[(name, "one") for name in plugins.names("model")])
 def test_models_and_programs(name: str, grids: str) -> None:
-    make, check = configured("model", name), functools.partial(testing.check_model, grids=some(grids))
+    make, check = read_plugin("model", name), functools.partial(testing.check_model, grids=some(grids))
     if issubclass(plugins.load("model", name), Program):
-        testing.check_program(configured("model", name, max_iterations=20), some(grids))
+        testing.check_program(read_plugin("model", name, max_iterations=20), some(grids))
     elif getattr(plugins.load("model", name), "reads_edge_age", False):
         assert name == "tgat"  # reads batches sampled by time, and is compared with loops in its package
     elif name in ("gat", "gine"):
         check(lambda width, classes: make(in_features=width, num_classes=classes, edge_width=2))
     elif name == "rgat":
         check(lambda width, classes: make(in_features=width, num_classes=classes, num_relations=3))
-        plain = configured("model", name, inverse=False, self_loop=False, project=False, hidden=2, heads=3, bases=2)
+        plain = read_plugin("model", name, inverse=False, self_loop=False, project=False, hidden=2, heads=3, bases=2)
         check(lambda width, classes: plain(in_features=width, num_classes=classes, num_relations=3))
     elif name == "blend":
         check(lambda width, classes: make(in_features=width, num_classes=classes, num_relations=3))
     elif name == "simple_hgn":
-        small = configured("model", name, hidden=3, heads=2, relation_width=4)
+        small = read_plugin("model", name, hidden=3, heads=2, relation_width=4)
         check(lambda width, classes: small(in_features=width, num_classes=classes, num_relations=3))
     elif name == "hgt":
-        small = configured("model", name, hidden=3, heads=2)
+        small = read_plugin("model", name, hidden=3, heads=2)
         check(lambda width, classes: small(in_features=width, num_classes=classes, num_relations=3))
     elif name == "rgcn":
         check(lambda width, classes: make(in_features=width, num_classes=classes, num_relations=3))
-        projects = configured("model", name, project=True, hidden=4)
+        projects = read_plugin("model", name, project=True, hidden=4)
         check(lambda width, classes: projects(in_features=width, num_classes=classes, num_relations=3))
     else:
         check(lambda width, classes: make(in_features=width, num_classes=classes))
@@ -569,8 +569,8 @@ class Twisted(Threads):
     broken = ""
 
     def all_to_all(self, rows: Tensor, send_counts: Any, recv_counts: Any) -> Tensor:
-        received = super().all_to_all(rows, send_counts, recv_counts)
-        return received.flip(0) if self.broken == "all_to_all" else received
+        rows_received = super().all_to_all(rows, send_counts, recv_counts)
+        return rows_received.flip(0) if self.broken == "all_to_all" else rows_received
 
     def start(self, rows: Tensor, send_counts: Any, recv_counts: Any, *, index: Tensor | None = None) -> Pending:
         places = index * 0 if self.broken == "index" and index is not None else index
@@ -712,10 +712,10 @@ MAKERS = ["callback", "exchange", "launcher", "logger", "model", "program", "str
 def test_a_check_refuses_what_is_no_plugin(name: str) -> None:
     """A check of a maker gets no made one, and a check of a plugin no class."""
     check = getattr(testing, name)
-    rest = (GRAPH, np.arange(3)) if name == "check_sampler" else ()
+    remainder = (GRAPH, np.arange(3)) if name == "check_sampler" else ()
     wrong = 3 if name.removeprefix("check_") in MAKERS else int
     with pytest.raises(UserError, match="expected "):
-        check(wrong, *rest)
+        check(wrong, *remainder)
 
 
 @pytest.mark.parametrize("check", [testing.check_model, testing.check_witness])

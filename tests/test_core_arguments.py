@@ -43,7 +43,7 @@ def number(random: Random) -> int:
     return random.randrange(8)
 
 
-def few(random: Random) -> int:
+def small_number(random: Random) -> int:
     return random.randrange(4) or 1
 
 
@@ -142,16 +142,16 @@ def reading(random: Random) -> Any:
     pointers, sources = graph(random)
     extra: dict[str, Make] = {"wanted": costs, "features": rows}
     extra |= dict.fromkeys(("cluster", "rows", "sources", "counts", "keys", "times", "bounds"), ids)
-    given = {name: odd(random, make) if random.random() < 0.1 else None for name, make in extra.items()}
-    given["relations"] = None
-    given["window"] = odd(random, lambda random: random.randrange(9)) if random.random() < 0.3 else None
-    given["latest"] = odd(random, flag, 40)
-    given["floor"] = odd(random, Random.random)
-    given["sharpness"] = odd(random, lambda random: random.randrange(1, 33), 40)
+    run_keys = {name: odd(random, make) if random.random() < 0.1 else None for name, make in extra.items()}
+    run_keys["relations"] = None
+    run_keys["window"] = odd(random, lambda random: random.randrange(9)) if random.random() < 0.3 else None
+    run_keys["latest"] = odd(random, flag, 40)
+    run_keys["floor"] = odd(random, Random.random)
+    run_keys["sharpness"] = odd(random, lambda random: random.randrange(1, 33), 40)
     weight = edge_values(random) if random.random() < 0.1 else None
     num_sources = odd(random, lambda _: 8, 20)
     return SimpleNamespace(
-        csc=SimpleNamespace(indptr=pointers, indices=sources, num_sources=num_sources, weight=weight), **given
+        csc=SimpleNamespace(indptr=pointers, indices=sources, num_sources=num_sources, weight=weight), **run_keys
     )
 
 
@@ -198,8 +198,8 @@ def allocate(random: Random) -> Any:
 
 def sampler(random: Random) -> Any:
     name = random.choice(["neighbor", "equal", "weighted", "balanced", "labor", "metropolis_hastings", "cluster"])
-    given = {argument: make(random) for argument, make in FUNCTIONS[f"Sampler.{name}"].items()}
-    return getattr(_core.Sampler, name)(**given)
+    run_keys = {argument: make(random) for argument, make in FUNCTIONS[f"Sampler.{name}"].items()}
+    return getattr(_core.Sampler, name)(**run_keys)
 
 
 def odd(random: Random, make: Make, one_in: int = 8) -> Any:
@@ -218,7 +218,7 @@ EDGES: dict[str, Make] = {
     "ids": lambda random: random.choice([None, np.arange(NUM_EDGES), ids(random)]),
     "p": Random.random,
     "key": number,
-    "threads": few,
+    "threads": small_number,
 }
 GRAPH: dict[str, Make] = {"indptr": indptr, "indices": ids}
 COMMON: dict[str, Make] = {"redraw": flag, "importance": importance}
@@ -235,16 +235,16 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "tags": ids,
         "num_nodes": eight,
         "num_sources": eight,
-        "threads": few,
+        "threads": small_number,
     },
     "csc_crossing": {
         **GRAPH,
         "owner": lambda random: np.array([random.randrange(4) for _ in range(random.choice([8, 8, 7]))], np.int32),
-        "grid": lambda random: tuple(odd(random, few, 20) for _ in range(3)),
+        "grid": lambda random: tuple(odd(random, small_number, 20) for _ in range(3)),
         "edge_cell": lambda random: random.choice(
             [None, np.array([random.randrange(4) for _ in range(random.choice([24, 24, 7]))], np.int32)]
         ),
-        "threads": few,
+        "threads": small_number,
     },
     "csc_cuthill_mckee": {**GRAPH, "num_sources": eight},
     "csc_missed_rows": {
@@ -255,22 +255,22 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
             [None, np.arange(8), np.arange(8)[::-1].copy(), np.zeros(8, np.int64), np.arange(7), np.arange(1, 9)]
         ),
     },
-    "count_bins": {"ids": ids, "shift": few, "num_bins": number, "threads": few},
+    "count_bins": {"ids": ids, "shift": small_number, "num_bins": number, "threads": small_number},
     "bucket_order": {
         "ids": ids,
-        "shift": few,
+        "shift": small_number,
         "buckets": lambda random: np.array([random.randrange(4) for _ in range(random.randrange(6))], np.int32),
-        "num_buckets": few,
-        "threads": few,
+        "num_buckets": small_number,
+        "threads": small_number,
     },
     "IdTable": TEXTS,
-    "csc_transpose": {**GRAPH, "num_sources": eight, "threads": few},
-    "csc_symmetrize": {**GRAPH, "threads": few},
+    "csc_transpose": {**GRAPH, "num_sources": eight, "threads": small_number},
+    "csc_symmetrize": {**GRAPH, "threads": small_number},
     "csc_degrees": {**GRAPH, "num_sources": eight, "weight": edge_values},
     "min_words": {
         **GRAPH,
         "node_rank": lambda random: np.asarray([random.randrange(4) for _ in range(8)], np.int32),
-        "grid": lambda random: tuple(odd(random, few, 20) for _ in range(3)),
+        "grid": lambda random: tuple(odd(random, small_number, 20) for _ in range(3)),
         "max_imbalance": lambda random: random.random() * 3,
     },
     "negative_pairs": {
@@ -281,40 +281,40 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "among": ids,
         "count": number,
         "key": number,
-        "threads": few,
-        "ends": lambda random: random.choice([None, tuple(odd(random, few, 20) for _ in range(4))]),
+        "threads": small_number,
+        "ends": lambda random: random.choice([None, tuple(odd(random, small_number, 20) for _ in range(4))]),
     },
-    "pair_draws": {"pairs": pairs, "num_nodes": eight, "key": number, "threads": few},
+    "pair_draws": {"pairs": pairs, "num_nodes": eight, "key": number, "threads": small_number},
     "edges_without": {**GRAPH, "src_nodes": ids, "excluded": codes, "num_nodes": eight},
     "stream_nodes": {
         **GRAPH,
-        "num_parts": few,
+        "num_parts": small_number,
         "score": lambda random: random.choice(["ldg", "fennel"]),
         "order": lambda random: random.choice(["id", "random", "bfs"]),
         "key": number,
         "max_imbalance": lambda random: random.random() * 3,
-        "passes": few,
+        "passes": small_number,
     },
     "buffer_nodes": {
         **GRAPH,
-        "num_parts": few,
-        "buffer": few,
+        "num_parts": small_number,
+        "buffer": small_number,
         "max_imbalance": lambda random: random.random() * 3,
-        "passes": few,
+        "passes": small_number,
     },
     "stream_edges": {
         **GRAPH,
-        "num_parts": few,
+        "num_parts": small_number,
         "max_imbalance": lambda random: random.random() * 3,
         "balance": lambda random: random.choice([None, random.random() * 3]),
     },
     "cover_cells": {
         **GRAPH,
         "node_cell": lambda random: np.asarray([random.randrange(4) for _ in range(8)], np.int32),
-        "num_cells": few,
+        "num_cells": small_number,
         "max_imbalance": lambda random: random.random() * 3,
     },
-    "generate_rmat": {"num_nodes": number, "num_edges": number, "key": number, "threads": few},
+    "generate_rmat": {"num_nodes": number, "num_edges": number, "key": number, "threads": small_number},
     "generate_block_model": {
         "num_nodes": number,
         "num_edges": number,
@@ -322,10 +322,10 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "in_block": Random.random,
         "key": number,
     },
-    "generate_lattice": {"num_nodes": number, "side": number, "dims": number, "threads": few},
+    "generate_lattice": {"num_nodes": number, "side": number, "dims": number, "threads": small_number},
     "generate_labels": {"num_nodes": number, "num_classes": number, "key": number},
     "generate_features": {"labels": ids, "width": number, "noise": Random.random, "key": number},
-    "gather_rows": {"source": table, "ids": ids, "out": table, "threads": few},
+    "gather_rows": {"source": table, "ids": ids, "out": table, "threads": small_number},
     "RowFile": {
         "path": lambda random: __file__,
         "begin": number,
@@ -336,7 +336,7 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "direct": lambda random: False,
         "ring": lambda random: False,
     },
-    "tree_sizes": {**GRAPH, "fanouts": fanouts, "replace": flag, "seeds": ids, "threads": few},
+    "tree_sizes": {**GRAPH, "fanouts": fanouts, "replace": flag, "seeds": ids, "threads": small_number},
     "even_order": {"costs": costs, "num_workers": number, "batch_size": number, "window": number, "key": number},
     "shuffled_order": {"ids": ids, "key": number},
     "dropout": {"x": rows, "ids": ids, "p": Random.random, "key": number, "out": rows, "gate": rows},
@@ -346,10 +346,18 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "p": Random.random,
         "key": number,
         "kept": words,
-        "threads": few,
+        "threads": small_number,
     },
-    "rectify": {"x": rows, "ids": ids, "p": Random.random, "key": number, "out": rows, "kept": words, "threads": few},
-    "rectify_backward": {"grad": rows, "kept": words, "p": Random.random, "out": rows, "threads": few},
+    "rectify": {
+        "x": rows,
+        "ids": ids,
+        "p": Random.random,
+        "key": number,
+        "out": rows,
+        "kept": words,
+        "threads": small_number,
+    },
+    "rectify_backward": {"grad": rows, "kept": words, "p": Random.random, "out": rows, "threads": small_number},
     "attend": {
         **ATTENTION,
         "destination": per_row(1),
@@ -364,7 +372,7 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         **dict.fromkeys(("grad", "out", "bent", "stats"), per_row(3)),
         "info": per_row(4),
         "slopes": per_row(1),
-        "threads": few,
+        "threads": small_number,
     },
     "attend_backward": {
         **ATTENTION,
@@ -386,7 +394,7 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "relation": lambda random: np.asarray([random.randrange(3) for _ in range(8)], np.int16),
         "edge_ids": lambda random: random.choice([None, ids(random)]),
         "local": ids,
-        "num_relations": few,
+        "num_relations": small_number,
     },
     "visited": {"reading": reading, "starts": ids, "walks": walks, "key": number},
     "grow": {
@@ -397,7 +405,7 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "key": number,
         "induced": flag,
         "most_draws": number,
-        "threads": few,
+        "threads": small_number,
     },
     "water_fill": {"degrees": ids, "budget": number},
     "Sampler.neighbor": {"fanouts": fanouts, "replace": flag, **COMMON},
@@ -415,8 +423,8 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "steps": steps,
         "table": table,
         "allocate": allocate,
-        "threads": few,
-        "depth": few,
+        "threads": small_number,
+        "depth": small_number,
     },
 }
 FACTORS: dict[str, Make] = {
@@ -425,48 +433,48 @@ FACTORS: dict[str, Make] = {
     "destination": lambda random: random.choice([None, node_values(random)]),
 }
 METHODS: dict[str, dict[str, dict[str, Make]]] = {
-    "IdTable": {"find": {**TEXTS, "threads": few}},
+    "IdTable": {"find": {**TEXTS, "threads": small_number}},
     "Sampler": {
         "draw": {
             "reading": reading,
             "nodes": ids,
             "hop": lambda random: random.randrange(3),
             "key": number,
-            "threads": few,
+            "threads": small_number,
         },
-        "sample": {"reading": reading, "seeds": ids, "key": number, "threads": few},
+        "sample": {"reading": reading, "seeds": ids, "key": number, "threads": small_number},
     },
     "Aggregator": {
         "transpose": {},
         "sum": {
             "x": rows,
             "out": rows,
-            "threads": few,
+            "threads": small_number,
             **FACTORS,
             "own": Random.random,
             "add": flag,
-            "width": lambda random: random.choice([None, few(random)]),
+            "width": lambda random: random.choice([None, small_number(random)]),
         },
         "sum_beside": {
             "x": rows,
             "out": wide_rows,
-            "threads": few,
+            "threads": small_number,
             **FACTORS,
             "kept": lambda random: random.choice([None, words(random)]),
             "p": Random.random,
         },
-        "sum_beside_backward": {"grad": wide_rows, "out": rows, "threads": few, **FACTORS},
+        "sum_beside_backward": {"grad": wide_rows, "out": rows, "threads": small_number, **FACTORS},
         "drop_stored": {
             "values": edge_values,
             "ids": ids,
             "p": Random.random,
             "key": number,
             "out": edge_values,
-            "threads": few,
+            "threads": small_number,
         },
-        "edge_dot": {"x": rows, "grad": rows, "out": edge_values, "threads": few},
-        "max": {"x": rows, "out": rows, "arg": places, "threads": few},
-        "max_backward": {"grad": rows, "arg": places, "out": rows, "threads": few},
+        "edge_dot": {"x": rows, "grad": rows, "out": edge_values, "threads": small_number},
+        "max": {"x": rows, "out": rows, "arg": places, "threads": small_number},
+        "max_backward": {"grad": rows, "arg": places, "out": rows, "threads": small_number},
     },
     "RowFile": {
         "announce": {"rows": ids},
@@ -499,13 +507,13 @@ def call(random: Random, function: Callable[..., Any], arguments: Mapping[str, M
     """The result of one call, or None where it is refused."""
     one_in = random.choice([4, 16, 1000, 1000])
     try:
-        given = {name: odd(random, make, one_in) for name, make in arguments.items()}
-        if {"indptr", "indices"} <= given.keys() and random.random() < 0.7:
+        run_keys = {name: odd(random, make, one_in) for name, make in arguments.items()}
+        if {"indptr", "indices"} <= run_keys.keys() and random.random() < 0.7:
             num_sources = random.choice([8, 8, 8, 12, 5, 1])  # other than the eight nodes in a bipartite graph
-            given["indptr"], given["indices"] = graph(random, num_sources)
-            if "num_sources" in given and num_sources != 8:
-                given["num_sources"] = num_sources
-        return function(**given)
+            run_keys["indptr"], run_keys["indices"] = graph(random, num_sources)
+            if "num_sources" in run_keys and num_sources != 8:
+                run_keys["num_sources"] = num_sources
+        return function(**run_keys)
     except BaseException as error:
         check_named(error, arguments)
         return None

@@ -74,8 +74,8 @@ def on_every_thread_count(call: Callable[[Array, int], None], shape: tuple[int, 
     for threads in (1, 2, 3, 8):
         results.append(np.full(shape, 7, dtype=dtype))
         call(results[-1], threads)
-    for other in results[1:]:
-        assert results[0].tobytes() == other.tobytes()
+    for result in results[1:]:
+        assert results[0].tobytes() == result.tobytes()
     return results[0]
 
 
@@ -94,17 +94,17 @@ def test_sums_their_transposes_and_gradients_equal_the_loop(edges: Edges, heads:
     np.testing.assert_allclose(out, reference_sum(edges, ones, x), rtol=1e-12, atol=1e-12)
 
     back = np.full((edges.num_sources, heads, each), 7.0)
-    expected = np.zeros_like(back)
-    np.add.at(expected, edges.indices, weight[:, :, None] * grad[edges.targets])
+    reference = np.zeros_like(back)
+    np.add.at(reference, edges.indices, weight[:, :, None] * grad[edges.targets])
     aggregator.transpose().sum(grad, back, weight=weight)
-    np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(back, reference, rtol=1e-12, atol=1e-12)
     aggregator.transpose().transpose().sum(x, out, weight=weight)
     np.testing.assert_allclose(out, reference_sum(edges, weight, x), rtol=1e-12, atol=1e-12)
 
     dots = np.full((m, heads), 7.0)
     aggregator.edge_dot(x, grad, dots)
-    expected = (x[edges.indices] * grad[edges.targets]).sum(axis=2)
-    np.testing.assert_allclose(dots, expected, rtol=1e-12, atol=1e-12)
+    reference = (x[edges.indices] * grad[edges.targets]).sum(axis=2)
+    np.testing.assert_allclose(dots, reference, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -120,14 +120,14 @@ def test_sums_beside_own_rows_and_their_gradients_equal_the_loop(degrees: list[i
     np.testing.assert_allclose(out[:, :width], reference_sum(edges, weight[:, None], x[:, None])[:, 0], atol=1e-12)
     np.testing.assert_array_equal(out[:, width:], x[:n])
 
-    expected = np.zeros_like(x)
-    np.add.at(expected, edges.indices, weight[:, None] * grad[edges.targets, :width])
-    expected[:n] += grad[:, width:]
+    reference = np.zeros_like(x)
+    np.add.at(reference, edges.indices, weight[:, None] * grad[edges.targets, :width])
+    reference[:n] += grad[:, width:]
     transposed = edges.aggregator().transpose()
     back = on_every_thread_count(
         lambda o, t: transposed.sum_beside_backward(grad, o, t, weight=weight), x.shape, np.float64
     )
-    np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(back, reference, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def test_factors_of_nodes_and_what_is_added_equal_the_loop(edges: Edges, width: 
     n, sources = len(edges.indptr) - 1, edges.num_sources
     x, source, destination = normal(rng, sources, width + wider), normal(rng, sources), normal(rng, n)
     weights = (source[edges.indices] * destination[edges.targets])[:, None]
-    expected = reference_sum(edges, weights, x[:, None, :width])[:, 0]
+    reference = reference_sum(edges, weights, x[:, None, :width])[:, 0]
     before = normal(rng, n, width + 2 * wider)
 
     def added(out: Array, threads: int) -> None:
@@ -146,7 +146,7 @@ def test_factors_of_nodes_and_what_is_added_equal_the_loop(edges: Edges, width: 
         edges.aggregator().sum(x, out, threads, **factors, add=True, width=width)
 
     out = on_every_thread_count(added, before.shape, np.float64)
-    np.testing.assert_allclose(out[:, :width], before[:, :width] + expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(out[:, :width], before[:, :width] + reference, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(out[:, width:], before[:, width:])
     if n <= sources:
         own = np.empty((n, width + wider))
@@ -162,14 +162,14 @@ def test_sums_beside_own_rows_take_factors_of_nodes(degrees: list[int], width: i
     edges, n = from_degrees(np.array(degrees), len(degrees) + 3, rng), len(degrees)
     x, grad, source, destination = (normal(rng, *shape) for shape in ((n + 3, width), (n, 2 * width), (n + 3,), (n,)))
     aggregator, weight = edges.aggregator(), source[edges.indices] * destination[edges.targets]
-    found, expected = np.empty((2, n, 2 * width))
-    aggregator.sum_beside(x, found, source=source, destination=destination)
-    aggregator.sum_beside(x, expected, weight=weight)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
-    back, expected = np.empty((2, n + 3, width))
+    actual, reference = np.empty((2, n, 2 * width))
+    aggregator.sum_beside(x, actual, source=source, destination=destination)
+    aggregator.sum_beside(x, reference, weight=weight)
+    np.testing.assert_allclose(actual, reference, rtol=1e-12, atol=1e-12)
+    back, reference = np.empty((2, n + 3, width))
     aggregator.transpose().sum_beside_backward(grad, back, source=destination, destination=source)
-    aggregator.transpose().sum_beside_backward(grad, expected, weight=weight)
-    np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-12)
+    aggregator.transpose().sum_beside_backward(grad, reference, weight=weight)
+    np.testing.assert_allclose(back, reference, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -180,10 +180,10 @@ def test_a_maximum_goes_to_the_first_edge_that_has_it_and_so_does_its_gradient(
     rng = np.random.default_rng(seed)
     x = rng.integers(-2, 3, (edges.num_sources, width)).astype(np.float64)  # many ties
     grad = normal(rng, len(edges.indptr) - 1, width)
-    expected, places = reference_max(edges, x)
+    reference, places = reference_max(edges, x)
     out, arg = np.full(grad.shape, 7.0), np.full(grad.shape, 7)
     edges.aggregator().max(x, out, arg)
-    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(out, reference)
     np.testing.assert_array_equal(arg, places)
 
     back, routed = np.full(x.shape, 7.0), np.zeros_like(x)
@@ -215,10 +215,10 @@ def test_every_width_equals_the_loop_and_has_the_same_bits_on_any_number_of_thre
     dots = on_every_thread_count(lambda o, t: aggregator.edge_dot(x, grad, o, t), weight.shape, dtype)
     np.testing.assert_allclose(dots, np.einsum("ej,ej->e", x[edges.indices], grad[edges.targets]), rtol=rtol, atol=atol)
 
-    expected, places = reference_max(edges, x)
+    reference, places = reference_max(edges, x)
     arg = np.empty(shape, dtype=np.int64)
     out = on_every_thread_count(lambda o, t: aggregator.max(x, o, arg, t), shape, dtype)
-    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(out, reference)
     np.testing.assert_array_equal(arg, places)
 
 
@@ -233,9 +233,9 @@ def test_any_number_of_heads_of_any_width_equals_the_loop(heads: int, each: int)
     aggregator.sum(x, out, weight=weight)
     np.testing.assert_allclose(out, reference_sum(edges, weight, x), rtol=1e-12, atol=1e-12)
     aggregator.transpose().sum(grad, back, weight=weight)
-    expected = np.zeros_like(x)
-    np.add.at(expected, edges.indices, weight[:, :, None] * grad[edges.targets])
-    np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-12)
+    reference = np.zeros_like(x)
+    np.add.at(reference, edges.indices, weight[:, :, None] * grad[edges.targets])
+    np.testing.assert_allclose(back, reference, rtol=1e-12, atol=1e-12)
     aggregator.edge_dot(x, grad, dots)
     np.testing.assert_allclose(dots, (x[edges.indices] * grad[edges.targets]).sum(axis=2), rtol=1e-12, atol=1e-12)
 
@@ -253,9 +253,9 @@ def test_threads_share_the_work_of_a_large_graph_without_changing_a_bit() -> Non
     on_every_thread_count(lambda o, t: edges.aggregator().edge_dot(x, rows, o, t), weight.shape, np.float32)
     arg = rng.integers(-1, len(edges.indices), rows.shape)
     back = on_every_thread_count(lambda o, t: edges.aggregator().max_backward(rows, arg, o, t), x.shape, np.float32)
-    expected, (at, columns) = np.zeros_like(x), np.nonzero(arg >= 0)
-    np.add.at(expected, (edges.indices[arg[at, columns]], columns), rows[at, columns])
-    np.testing.assert_array_equal(back, expected)
+    reference, (at, columns) = np.zeros_like(x), np.nonzero(arg >= 0)
+    np.add.at(reference, (edges.indices[arg[at, columns]], columns), rows[at, columns])
+    np.testing.assert_array_equal(back, reference)
 
 
 def test_places_that_are_no_edges_get_no_gradient() -> None:
@@ -367,7 +367,7 @@ def mix(z: Array) -> Array:
     return z ^ (z >> np.uint64(31))
 
 
-def kept(key: int, ids: Array, width: int, p: float) -> Array:  # [len(ids), width]
+def kept_bits(key: int, ids: Array, width: int, p: float) -> Array:  # [len(ids), width]
     columns = np.arange(width, dtype=np.uint64)
     rows = mix(np.uint64(key) ^ mix(ids.astype(np.int64).view(np.uint64) + GOLDEN))[:, None]
     words = mix(rows + GOLDEN * (columns // np.uint64(4) + np.uint64(1)))
@@ -378,7 +378,7 @@ def kept(key: int, ids: Array, width: int, p: float) -> Array:  # [len(ids), wid
 def reference_dropout(x: Array, ids: Array, p: float, key: int) -> Array:
     threshold = int(p * 65536 + 0.5)
     scale = x.dtype.type(65536 / (65536 - threshold)) if threshold < 65536 else x.dtype.type(0)
-    return np.where(kept(key, ids, x.shape[1], p), x * scale, x.dtype.type(0))
+    return np.where(kept_bits(key, ids, x.shape[1], p), x * scale, x.dtype.type(0))
 
 
 @pytest.mark.slow
@@ -412,11 +412,11 @@ def test_rectified_rows_and_gradients_are_those_of_relu_and_dropout(
 ) -> None:
     rng, ids = np.random.default_rng(0), np.arange(num_rows) * 7
     x, grad = normal(rng, num_rows, width, dtype=dtype), normal(rng, num_rows, width, dtype=dtype)
-    out, kept = np.full_like(x, 7), np.full((num_rows, -(-width // 32)), 7, np.uint32)
-    _core.rectify(x, ids, p, key, out, kept)
+    out, kept_bits = np.full_like(x, 7), np.full((num_rows, -(-width // 32)), 7, np.uint32)
+    _core.rectify(x, ids, p, key, out, kept_bits)
     np.testing.assert_array_equal(out, reference_dropout(np.maximum(x, 0), ids, p, key))
     back = np.full_like(x, 7)
-    _core.rectify_backward(grad, kept, p, back)
+    _core.rectify_backward(grad, kept_bits, p, back)
     np.testing.assert_array_equal(back, np.where(x > 0, reference_dropout(grad, ids, p, key), 0))
 
 
@@ -444,7 +444,7 @@ def test_dropped_infinities_are_zero_and_kept_nan_stays() -> None:
     x, ids = np.array([[np.inf, np.nan] * 50]), np.array([3])
     out = np.empty_like(x)
     _core.dropout(x, ids, 0.5, 0, out)
-    keep = kept(0, ids, 100, 0.5)
+    keep = kept_bits(0, ids, 100, 0.5)
     np.testing.assert_array_equal(out, np.where(keep, x, 0))
     _core.dropout(x, ids, 1.0, 0, out)
     np.testing.assert_array_equal(out, 0)
@@ -477,6 +477,6 @@ def sums_of_a_large_graph() -> bytes:
 
 @pytest.mark.slow
 def test_a_child_forked_after_threads_ran_has_threads_of_its_own() -> None:
-    expected = sums_of_a_large_graph()
+    reference = sums_of_a_large_graph()
     with multiprocessing.get_context("fork").Pool(1) as children:
-        assert children.apply_async(sums_of_a_large_graph).get(timeout=120) == expected
+        assert children.apply_async(sums_of_a_large_graph).get(timeout=120) == reference

@@ -47,13 +47,13 @@ BASE = [
 def test_a_written_configuration_reads_back_to_its_keys() -> None:
     for first in range(0, NUM_NAMES, 50):
         names = NAMES[first : first + 50]
-        why = "; ".join(names)
+        reason = "; ".join(names)
         choices = [
-            KeyChoice("dataset.ignore", names, why),
-            KeyChoice("dataset.label", names[0], why),
-            KeyChoice("seed", 3, why),
+            KeyChoice("dataset.ignore", names, reason),
+            KeyChoice("dataset.label", names[0], reason),
+            KeyChoice("seed", 3, reason),
         ]
-        text = _as_yaml([*BASE, *choices], None, why_in_command := one_line(f"gnnkit {why}"))
+        text = _as_yaml([*BASE, *choices], None, why_in_command := one_line(f"gnnkit {reason}"))
         assert why_in_command.isprintable()
         assert all(line.isprintable() for line in text.split("\n"))
         text.encode()
@@ -101,8 +101,8 @@ def test_the_command_that_leaves_columns_out_names_exactly_these(tmp_path: Path)
     words = shell.stdout.decode().split("\0")[:-1]
     assert len(words) == len(names)
     for word, name in zip(words[:40], names[:40], strict=True):
-        composed = compose(["strategy=vertex_centric", "dataset=edges", "dataset.root=x", word])
-        assert composed["dataset"]["ignore"] == [name], word
+        config = compose(["strategy=vertex_centric", "dataset=edges", "dataset.root=x", word])
+        assert config["dataset"]["ignore"] == [name], word
 
 
 @pytest.mark.slow
@@ -110,6 +110,6 @@ def test_a_run_prints_a_column_name_in_one_line(tmp_path: Path, capfd: pytest.Ca
     nodes = pa.table({"id": range(6), "label": list("ababab"), "x\nseed: 77": list("abcabc")})
     graph = Graph.from_tables(pa.table({"src": range(5), "dst": range(1, 6)}), nodes).draw_split([0.5, 0.5, 0])
     gnnkit.train(graph, strategy="vertex_centric", workers=1, comm="threads", trainer={"max_epochs": 1}, folder=tmp_path / "run", **BARE)  # fmt: skip
-    printed = capfd.readouterr()
-    assert "value of text (x seed: 77: 3 values" in printed.out + printed.err
-    assert not [line for line in (printed.out + printed.err).splitlines() if line.startswith("seed: 77")]
+    output = capfd.readouterr()
+    assert "value of text (x seed: 77: 3 values" in output.out + output.err
+    assert not [line for line in (output.out + output.err).splitlines() if line.startswith("seed: 77")]

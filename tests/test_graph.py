@@ -35,9 +35,9 @@ CORNERS: list[Edges] = [
 def test_a_graph_says_in_a_line_how_large_it_is() -> None:
     graph = Graph.from_edges([0, 1], [1, 2], 3, features=np.zeros((3, 4)), labels=[0, 1, 1], split=[1, 1, 3])
     assert repr(graph) == "Graph(3 nodes, 2 edges, 4 features, 2 classes, 2 train, 0 val, 1 test)"
-    shown = replace(graph, class_names=("<b>", "c"))._repr_html_()
-    assert re.findall(r">([^<]+)</t[hd]>", shown)[:4] == ["nodes", "3", "edges", "2"]
-    assert "2 classes: &lt;b&gt;, c</td>" in shown
+    text = replace(graph, class_names=("<b>", "c"))._repr_html_()
+    assert re.findall(r">([^<]+)</t[hd]>", text)[:4] == ["nodes", "3", "edges", "2"]
+    assert "2 classes: &lt;b&gt;, c</td>" in text
 
 
 @st.composite
@@ -120,18 +120,18 @@ def test_transpose_turns_every_edge_around(graph: Edges, dtype: type, threads: i
     num_nodes, edges = graph
     csc = CSC.from_edges(*columns(edges), num_nodes, np.arange(len(edges), dtype=np.float32))
     csc = CSC(csc.indptr, csc.indices.astype(dtype), csc.weight)
-    turned, positions = csc.transpose(threads=threads)
-    np.testing.assert_array_equal(destinations(turned), csc.indices[positions])
-    np.testing.assert_array_equal(turned.indices, destinations(csc)[positions])
-    np.testing.assert_array_equal(turned.weight, csc.weight[positions])
+    transpose, positions = csc.transpose(threads=threads)
+    np.testing.assert_array_equal(destinations(transpose), csc.indices[positions])
+    np.testing.assert_array_equal(transpose.indices, destinations(csc)[positions])
+    np.testing.assert_array_equal(transpose.weight, csc.weight[positions])
     assert sorted(positions) == list(range(csc.num_edges))
-    assert_same(CSC(csc.indptr, csc.indices.astype(np.int32), csc.weight), turned.transpose(threads=threads)[0])
+    assert_same(CSC(csc.indptr, csc.indices.astype(np.int32), csc.weight), transpose.transpose(threads=threads)[0])
 
 
 def test_transpose_of_a_rectangle_swaps_sources_and_destinations() -> None:
-    turned, _ = CSC(np.array([0, 2]), np.array([3, 0]), num_sources=5).transpose()
-    assert (turned.num_nodes, turned.num_sources) == (5, 1)
-    np.testing.assert_array_equal(turned.indptr, [0, 1, 1, 1, 2, 2])
+    transpose, _ = CSC(np.array([0, 2]), np.array([3, 0]), num_sources=5).transpose()
+    assert (transpose.num_nodes, transpose.num_sources) == (5, 1)
+    np.testing.assert_array_equal(transpose.indptr, [0, 1, 1, 1, 2, 2])
 
 
 @pytest.mark.slow
@@ -331,11 +331,11 @@ def test_edge_features_and_weights_follow_their_edges() -> None:
     assert graph.edge_features is not None
     np.testing.assert_array_equal(graph.edge_features[:, 0], graph.csc.indices)
     np.testing.assert_array_equal(graph.csc.weight, graph.csc.indices * 10)
-    both = graph.symmetrize()
-    assert both.edge_features is not None
-    np.testing.assert_array_equal(both.csc.indices, [1, 0, 2, 1])
-    np.testing.assert_array_equal(both.edge_features[:, 0], [1, 0, 2, 2])
-    np.testing.assert_array_equal(both.csc.weight, [10, 0, 20, 20])
+    two_way_graph = graph.symmetrize()
+    assert two_way_graph.edge_features is not None
+    np.testing.assert_array_equal(two_way_graph.csc.indices, [1, 0, 2, 1])
+    np.testing.assert_array_equal(two_way_graph.edge_features[:, 0], [1, 0, 2, 2])
+    np.testing.assert_array_equal(two_way_graph.csc.weight, [10, 0, 20, 20])
 
 
 def test_row_normalize_keeps_signs_and_rows_of_zeros() -> None:
@@ -361,12 +361,12 @@ def test_a_saved_graph_loads_memory_mapped_and_equal(tmp_path: Path, edges: list
     graph = replace(graph, node_ids=np.array(["x", "y", "zz"]))
     graph.save(tmp_path / "graph")
     graph.save(tmp_path / "graph")  # replaces
-    loaded = Graph.load(tmp_path / "graph")
-    assert_same(loaded.csc, graph.csc)
+    loaded_graph = Graph.load(tmp_path / "graph")
+    assert_same(loaded_graph.csc, graph.csc)
     for name in ("features", "labels", "split", "edge_features", "coordinates", "edge_positions", "node_ids"):
-        np.testing.assert_array_equal(getattr(loaded, name), getattr(graph, name))
-    assert loaded.class_names == ("a", "b")
-    assert isinstance(loaded.features.base.base, np.memmap)
+        np.testing.assert_array_equal(getattr(loaded_graph, name), getattr(graph, name))
+    assert loaded_graph.class_names == ("a", "b")
+    assert isinstance(loaded_graph.features.base.base, np.memmap)
     assert [path.name for path in tmp_path.iterdir()] == ["graph"]
 
 
@@ -435,7 +435,7 @@ def test_from_pyg_keeps_edges_attributes_and_masks() -> None:
     assert graph.coordinates is not None
 
 
-def masked(**masks: Any) -> Data:
+def data_with_masks(**masks: Any) -> Data:
     data = Data(edge_index=torch.zeros(2, 0, dtype=torch.long), x=torch.zeros(3, 1), y=torch.zeros(3).long())
     for name, mask in masks.items():
         data[name] = mask
@@ -451,18 +451,18 @@ def columns_of(nodes: list[int]) -> torch.Tensor:  # [3, len(nodes)] bool
     [
         (Data(x=torch.zeros(3, 1)), "edge_index must have shape"),
         (
-            masked(train_mask=torch.zeros(3, 10, dtype=torch.bool)),
+            data_with_masks(train_mask=torch.zeros(3, 10, dtype=torch.bool)),
             r"with one split per column: choose one with split=0\.\.9",
         ),
-        (masked(train_mask=torch.tensor([True, False])), r"data.train_mask has shape \[2\], expected \[3\]"),
-        (masked(val_mask=torch.tensor([0, 1, 0])), "data.val_mask names node 0 twice: masks must be bool"),
-        (masked(test_idx=torch.tensor([1, 3])), r"data.test_idx\[1\] = 3 is out of range 0\.\.2"),
-        (masked(train_mask=torch.tensor([0.0, 1.0, 0.0])), "data.train_mask has dtype float32"),
-        (masked(train_mask=torch.tensor(True)), r"data.train_mask has shape \[\], expected \[3\]"),
-        (masked(train_mask=torch.ones(3).bool(), val_mask=torch.ones(3).bool()), "node 0 is in more than one"),
-        (masked(x=torch.zeros(3, 1).to_sparse()), "data.x cannot be read as an array: .*to_dense"),
-        (masked(x=torch.zeros(3, 1).to_sparse_csr()), "data.x cannot be read as an array"),
-        (masked(x=torch.quantize_per_tensor(torch.zeros(3, 1), 1.0, 0, torch.qint8)), "data.x cannot be read"),
+        (data_with_masks(train_mask=torch.tensor([True, False])), r"data.train_mask has shape \[2\], expected \[3\]"),
+        (data_with_masks(val_mask=torch.tensor([0, 1, 0])), "data.val_mask names node 0 twice: masks must be bool"),
+        (data_with_masks(test_idx=torch.tensor([1, 3])), r"data.test_idx\[1\] = 3 is out of range 0\.\.2"),
+        (data_with_masks(train_mask=torch.tensor([0.0, 1.0, 0.0])), "data.train_mask has dtype float32"),
+        (data_with_masks(train_mask=torch.tensor(True)), r"data.train_mask has shape \[\], expected \[3\]"),
+        (data_with_masks(train_mask=torch.ones(3).bool(), val_mask=torch.ones(3).bool()), "node 0 is in more than one"),
+        (data_with_masks(x=torch.zeros(3, 1).to_sparse()), "data.x cannot be read as an array: .*to_dense"),
+        (data_with_masks(x=torch.zeros(3, 1).to_sparse_csr()), "data.x cannot be read as an array"),
+        (data_with_masks(x=torch.quantize_per_tensor(torch.zeros(3, 1), 1.0, 0, torch.qint8)), "data.x cannot be read"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta", "ignore:.*quantize_per_tensor")
@@ -473,7 +473,7 @@ def test_from_pyg_names_the_attribute_that_it_does_not_read(data: Data, message:
 
 def test_numbers_in_bfloat16_and_truth_values_as_labels_are_read() -> None:
     graph = Graph.from_pyg(
-        masked(x=torch.tensor([[0.5], [1.0], [3.0]]).bfloat16(), y=torch.tensor([True, False, True]))
+        data_with_masks(x=torch.tensor([[0.5], [1.0], [3.0]]).bfloat16(), y=torch.tensor([True, False, True]))
     )
     assert graph.features.dtype == np.float32
     assert graph.features.ravel().tolist() == [0.5, 1, 3]
@@ -481,7 +481,9 @@ def test_numbers_in_bfloat16_and_truth_values_as_labels_are_read() -> None:
 
 
 def test_from_pyg_reads_one_of_several_splits() -> None:
-    data = masked(train_mask=columns_of([0, 1, 2]), val_mask=columns_of([1, 2, 0]), test_mask=columns_of([2, 0, 1]))
+    data = data_with_masks(
+        train_mask=columns_of([0, 1, 2]), val_mask=columns_of([1, 2, 0]), test_mask=columns_of([2, 0, 1])
+    )
     assert Graph.from_pyg(data, split=0).split.tolist() == [1, 2, 3]
     assert Graph.from_pyg(data, split=2).split.tolist() == [2, 3, 1]
     data.test_mask = torch.tensor([False, False, False])  # one test set for all splits
@@ -489,14 +491,14 @@ def test_from_pyg_reads_one_of_several_splits() -> None:
     with pytest.raises(UserError, match="split=3 must be a whole number from 0 to 2"):
         Graph.from_pyg(data, split=3)
     with pytest.raises(UserError, match="split=0, but data holds no masks of several splits"):
-        Graph.from_pyg(masked(train_mask=torch.ones(3).bool()), split=0)
+        Graph.from_pyg(data_with_masks(train_mask=torch.ones(3).bool()), split=0)
 
 
 def test_from_pyg_reads_node_ids_and_old_masks() -> None:
     for data in (
-        masked(train_mask=torch.tensor([2, 0]), val_mask=torch.tensor([1])),
-        masked(train_idx=torch.tensor([2, 0]), val_idx=torch.tensor([1]), test_idx=torch.tensor([]).long()),
-        masked(train_mask=torch.tensor([1, 0, 1]).byte(), val_mask=torch.tensor([0, 1, 0]).byte()),
+        data_with_masks(train_mask=torch.tensor([2, 0]), val_mask=torch.tensor([1])),
+        data_with_masks(train_idx=torch.tensor([2, 0]), val_idx=torch.tensor([1]), test_idx=torch.tensor([]).long()),
+        data_with_masks(train_mask=torch.tensor([1, 0, 1]).byte(), val_mask=torch.tensor([0, 1, 0]).byte()),
     ):
         assert Graph.from_pyg(data).split.tolist() == [1, 2, 1]
 
@@ -504,7 +506,7 @@ def test_from_pyg_reads_node_ids_and_old_masks() -> None:
 def test_graphs_are_made_of_what_holds_a_graph_and_of_nothing_else() -> None:
     graph = graph_of()
     assert Graph.of(graph) is graph
-    assert Graph.of(masked(train_mask=torch.tensor([0]))).split.tolist() == [1, 0, 0]
+    assert Graph.of(data_with_masks(train_mask=torch.tensor([0]))).split.tolist() == [1, 0, 0]
     for value in (graph.csc, None, 7, np.zeros(3)):
         with pytest.raises(UserError, match=f"expected a gnnkit Graph, .*, got {type(value).__name__}"):
             Graph.of(value)
@@ -544,15 +546,17 @@ def test_ids_out_of_proportion_to_the_edges_need_the_number_of_nodes() -> None:
 def test_a_graph_keeps_the_position_of_each_edge_in_the_users_list(graph: Edges) -> None:
     num_nodes, edges = graph
     src, dst = columns(edges)
-    made = Graph.from_edges(src, dst, num_nodes)
-    assert made.edge_positions is not None
-    np.testing.assert_array_equal(src[made.edge_positions], made.csc.indices)
-    np.testing.assert_array_equal(dst[made.edge_positions], destinations(made.csc))
-    assert sorted(made.edge_positions) == list(range(len(edges)))
-    both = made.symmetrize()
-    ends = np.sort(np.stack([both.csc.indices, destinations(both.csc)]), axis=0)
-    np.testing.assert_array_equal(ends, np.sort(np.stack([src, dst])[:, both.edge_positions], axis=0))
-    assert Graph(made.csc, made.features, made.labels, made.split).symmetrize().edge_positions is None
+    new_graph = Graph.from_edges(src, dst, num_nodes)
+    assert new_graph.edge_positions is not None
+    np.testing.assert_array_equal(src[new_graph.edge_positions], new_graph.csc.indices)
+    np.testing.assert_array_equal(dst[new_graph.edge_positions], destinations(new_graph.csc))
+    assert sorted(new_graph.edge_positions) == list(range(len(edges)))
+    two_way_graph = new_graph.symmetrize()
+    ends = np.sort(np.stack([two_way_graph.csc.indices, destinations(two_way_graph.csc)]), axis=0)
+    np.testing.assert_array_equal(ends, np.sort(np.stack([src, dst])[:, two_way_graph.edge_positions], axis=0))
+    assert (
+        Graph(new_graph.csc, new_graph.features, new_graph.labels, new_graph.split).symmetrize().edge_positions is None
+    )
 
 
 @pytest.mark.parametrize("name", ["src", "weight", "features", "labels"])
@@ -647,8 +651,8 @@ def test_a_graph_keeps_sparse_features(tmp_path: Path) -> None:
         np.testing.assert_array_equal(each.features, dense)
     normalized = Graph(csc, dense, labels, split).row_normalize().features
     np.testing.assert_allclose(graph.row_normalize().features, normalized, rtol=1e-6)
-    made = Graph.from_edges([0, 1], [1, 2], features=SparseFeatures.of(dense))
-    assert (made.num_nodes, type(made.features)) == (n, SparseFeatures)
+    new_graph = Graph.from_edges([0, 1], [1, 2], features=SparseFeatures.of(dense))
+    assert (new_graph.num_nodes, type(new_graph.features)) == (n, SparseFeatures)
     with pytest.raises(UserError, match=r"features has shape \[9, 6\], expected \[10, any\]"):
         Graph.from_edges([0, 1], [1, 2], 10, features=SparseFeatures.of(dense))
     (tmp_path / "graph/feature_values.npy").unlink()
@@ -660,17 +664,17 @@ def test_a_graph_keeps_sparse_features(tmp_path: Path) -> None:
 @given(any_edges, st.integers(0, 9))
 def test_renumbered_nodes_keep_all_that_is_theirs(drawn: Edges, seed: int) -> None:
     num_nodes, edges = drawn
-    own = np.arange(num_nodes)
+    own_rows = np.arange(num_nodes)
     graph = replace(
         Graph.from_edges(
             *columns(edges),
             num_nodes,
-            features=own[:, None],
+            features=own_rows[:, None],
             weight=1.0 + np.arange(len(edges)),
-            coordinates=own[:, None] * [1, 1],
+            coordinates=own_rows[:, None] * [1, 1],
         ),
         test_edges=np.reshape(edges, (-1, 2)),
-        node_ids=own * 10,
+        node_ids=own_rows * 10,
     )
     order = random.Random(seed).sample(range(num_nodes), num_nodes)
     moved = graph.renumber(np.array(order, np.int64))

@@ -133,8 +133,8 @@ CONFIGURATIONS = {"composed", "compose", "config", "cfg"}  # names of composed c
 
 def sources(*rooms: str) -> list[Path]:
     """Lists the files of some rooms, or of the package."""
-    found = (path for path in PACKAGE.rglob("*.py") if "conf" not in path.relative_to(PACKAGE).parts)
-    return sorted(path for path in found if not rooms or room(path) in rooms)
+    actual = (path for path in PACKAGE.rglob("*.py") if "conf" not in path.relative_to(PACKAGE).parts)
+    return sorted(path for path in actual if not rooms or room(path) in rooms)
 
 
 def room(path: Path) -> str:
@@ -204,10 +204,10 @@ def test_the_core_imports_only_those_of_its_packages_that_it_requires() -> None:
     packages = {path.parent.name for path in ROOT.glob("plugins/*/*/__init__.py")}
     imported = {module.partition(".")[0] for path in sources() for module, _ in imports(path)} & packages
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    required = {re.split(r"\W*>=", name)[0].replace("-", "_") for name in project["dependencies"]}
+    requirements = {re.split(r"\W*>=", name)[0].replace("-", "_") for name in project["dependencies"]}
     assert imported == {"gnnkit_formats", "gnnkit_pyg", "gnnkit_testing", "lazyedges"}
-    assert imported <= required & packages
-    assert required & packages == imported | {"gnnkit_plan", "gnnkit_report"}  # found by their entry points
+    assert imported <= requirements & packages
+    assert requirements & packages == imported | {"gnnkit_plan", "gnnkit_report"}  # found by their entry points
 
 
 def test_a_wrong_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,8 +218,8 @@ def test_a_wrong_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "class A:\n    import torch\ntry:\n    pass\nexcept ValueError:\n    from gnnkit import jobs\n"
         "def f():\n    with open('x'):\n        import lightning.pytorch\n    import gnnkit.nowhere\n"
     )
-    found = [module for module, _ in misplaced(tmp_path / "graph.py")]
-    assert found == ["torch", "gnnkit.jobs", "lightning.pytorch", "gnnkit.nowhere"]
+    results = [module for module, _ in misplaced(tmp_path / "graph.py")]
+    assert results == ["torch", "gnnkit.jobs", "lightning.pytorch", "gnnkit.nowhere"]
     (tmp_path / "ranks.py").write_text("import torch\ndef f():\n    import torch\n")
     assert len(list(misplaced(tmp_path / "ranks.py"))) == 1
 
@@ -231,8 +231,8 @@ def test_no_implementation_imports_another() -> None:
         for module in modules:
             path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
             if module.startswith("gnnkit.") and path.exists():
-                found = [name for name, _ in imports(path)]
-                others = {other for other in modules - {module} for name in found if name.startswith(f"{other}.")}
+                results = [name for name, _ in imports(path)]
+                others = {other for other in modules - {module} for name in results if name.startswith(f"{other}.")}
                 assert not others, f"{module} imports {others}"
 
 
@@ -243,10 +243,10 @@ def test_every_file_has_its_room_and_every_room_a_file() -> None:
 
 def test_the_design_draws_the_rooms_in_the_order_of_imports() -> None:
     text = (ROOT / "DESIGN.md").read_text(encoding="utf-8")
-    found = re.search(r"(?:^    .*\n)*^    utils\.redaction\b.*\n(?:^    .*\n)*", text, re.MULTILINE)
-    assert found is not None
-    rooms = [word for line in found[0].splitlines() for word in re.split(r" {2,}", line[4:])[0].split()]
-    assert rooms == [each for each in LAYERS if not each.startswith("_")]
+    match = re.search(r"(?:^    .*\n)*^    utils\.redaction\b.*\n(?:^    .*\n)*", text, re.MULTILINE)
+    assert match is not None
+    rooms = [word for line in match[0].splitlines() for word in re.split(r" {2,}", line[4:])[0].split()]
+    assert rooms == [layer for layer in LAYERS if not layer.startswith("_")]
 
 
 @pytest.mark.slow
@@ -255,9 +255,9 @@ def test_nobody_above_the_plugins_recognises_a_plugin_by_its_class() -> None:
     for path in naming(sources(*ABOVE_PLUGINS), "isinstance", "issubclass"):
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
-                asked = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)}
-                asked |= {part.attr for part in ast.walk(node.args[1]) if isinstance(part, ast.Attribute)}
-                if asked & classes:
+                names = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)}
+                names |= {part.attr for part in ast.walk(node.args[1]) if isinstance(part, ast.Attribute)}
+                if names & classes:
                     wrong.append(f"{path}:{node.lineno}: {ast.unparse(node)}: ask a method instead")
     assert wrong == []
 

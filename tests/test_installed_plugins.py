@@ -291,10 +291,10 @@ def run(site: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_a_job_runs_with_a_plugin_of_every_kind_from_another_distribution(site: Path, run: Run) -> None:
-    chosen = [f"{kind}=others_{kind}" for kind in KINDS if kind not in ("sampler", "logger")]
-    chosen += ["logger=[csv,others_logger]", "logger.others_logger.options.folder_name=yours"]
-    chosen += ["callback.others_callback.options.epochs=2"]
-    code, text = run(*chosen, "trainer.max_epochs=5", "dataset.size=18", "workers=2", "threads=1")
+    overrides = [f"{kind}=others_{kind}" for kind in KINDS if kind not in ("sampler", "logger")]
+    overrides += ["logger=[csv,others_logger]", "logger.others_logger.options.folder_name=yours"]
+    overrides += ["callback.others_callback.options.epochs=2"]
+    code, text = run(*overrides, "trainer.max_epochs=5", "dataset.size=18", "workers=2", "threads=1")
     assert code == 0, text
     (result,) = site.parent.glob("outputs/*/*/result.json")
     figures = json.loads(result.read_text())
@@ -322,8 +322,8 @@ def test_a_data_set_from_another_distribution_is_imported_in_pieces(site: Path, 
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_strategy_that_draws_runs_with_a_sampler_from_another_distribution(site: Path, run: Run) -> None:
-    chosen = [f"{kind}=others_{kind}" for kind in ("dataset", "sampler", "model")] + BARE
-    code, text = run("strategy=others_sampling", *chosen, "workers=1", "comm=threads", "trainer.max_epochs=1")
+    overrides = [f"{kind}=others_{kind}" for kind in ("dataset", "sampler", "model")] + BARE
+    code, text = run("strategy=others_sampling", *overrides, "workers=1", "comm=threads", "trainer.max_epochs=1")
     assert code == 0, text
     assert {path.name for path in (site.parent / "used").iterdir()} == {"dataset", "sampler", "model"}
 
@@ -332,14 +332,14 @@ def test_a_strategy_that_draws_runs_with_a_sampler_from_another_distribution(sit
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", ["leader", "parameter_server"])
 def test_gradients_are_averaged_by_an_aggregation_from_another_distribution(sync: str, site: Path, run: Run) -> None:
-    chosen = (
+    overrides = (
         f"sync={sync}",
         "sync.average=others_aggregation",
         "dataset=others_dataset",
         "trainer.max_epochs=1",
         *BARE,
     )
-    code, text = run("strategy=vertex_centric", *chosen, "workers=2", "comm=threads", "output=run")
+    code, text = run("strategy=vertex_centric", *overrides, "workers=2", "comm=threads", "output=run")
     assert code == 0, text
     assert {path.name for path in (site.parent / "used").iterdir()} == {"dataset", "aggregation"}
     assert not json.loads((site.parent / "run/result.json").read_text())["exact"]

@@ -61,10 +61,10 @@ def test_listing_imports_nothing(install: Install) -> None:
 @pytest.mark.parametrize("statement", ["raise SystemExit(3)", "raise RuntimeError('no')", "import no_such_module"])
 def test_a_plugin_that_fails_on_import_is_named_when_it_is_chosen(install: Install, statement: str) -> None:
     install("broken", {"gnnkit.model": {"broken": "gnnkit_broken:Model"}}, {"gnnkit_broken.py": statement})
-    expected = (
+    reference = (
         r"model=broken: gnnkit_broken:Model of broken fails on import: \w+: .* \(python -c 'import gnnkit_broken'"
     )
-    with pytest.raises(UserError, match=expected):
+    with pytest.raises(UserError, match=reference):
         plugins.load("model", "broken")
 
 
@@ -257,11 +257,11 @@ def test_a_sweep_without_its_package_names_it(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_table_of_packages_lists_all_plugins_of_this_project() -> None:
-    expected: dict[str, dict[str, str]] = {}
+    reference: dict[str, dict[str, str]] = {}
     for path in ROOT.glob("plugins/gnnkit-*/pyproject.toml"):
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
         for group, points in project.get("entry-points", {}).items():
             kind = group.removeprefix("gnnkit.")
-            expected.setdefault(kind, {}).update(dict.fromkeys(points, project["name"]))
-    expected.pop("conf")
-    assert expected == plugins.PACKAGES
+            reference.setdefault(kind, {}).update(dict.fromkeys(points, project["name"]))
+    reference.pop("conf")
+    assert reference == plugins.PACKAGES

@@ -35,7 +35,7 @@ from gnnkit.utils.ranges import (
 )
 
 
-def refused(call: Callable[[], Any]) -> str:
+def error_of(call: Callable[[], Any]) -> str:
     with pytest.raises(UserError) as caught:
         call()
     return str(caught.value)
@@ -51,7 +51,7 @@ TEXT = ", got text, as ${oc.env:NAME} returns: write the number, or let the shel
 
 @pytest.mark.parametrize("value", [True, 1.0, np.float64(1), "1", None, math.nan, [1]])
 def test_what_is_no_whole_number_is_refused(value: object) -> None:
-    assert refused(lambda: whole("k", value)).removesuffix(TEXT).endswith(" must be a whole number")
+    assert error_of(lambda: whole("k", value)).removesuffix(TEXT).endswith(" must be a whole number")
 
 
 def test_text_that_spells_a_number_is_told_apart() -> None:
@@ -89,12 +89,12 @@ def test_text_that_spells_a_number_or_a_switch_is_read_and_no_other() -> None:
 
 
 def test_limits_are_said_in_full() -> None:
-    assert refused(lambda: whole("k", 0, 1)) == "k=0 must be a whole number of at least 1"
-    assert refused(lambda: whole("k", 4, 1, 3)) == "k=4 must be a whole number from 1 to 3"
-    assert refused(lambda: real("k", 0, above=0, high=2)) == "k=0 must be a number above 0 and at most 2"
-    assert refused(lambda: share("k", 1)) == "k=1 must be a number of at least 0 and below 1"
-    assert refused(lambda: switch("k", 1)) == "k=1 must be true or false"
-    assert refused(lambda: one_of("k", 16, (32, 64))) == "k=16 must be 32 or 64"
+    assert error_of(lambda: whole("k", 0, 1)) == "k=0 must be a whole number of at least 1"
+    assert error_of(lambda: whole("k", 4, 1, 3)) == "k=4 must be a whole number from 1 to 3"
+    assert error_of(lambda: real("k", 0, above=0, high=2)) == "k=0 must be a number above 0 and at most 2"
+    assert error_of(lambda: share("k", 1)) == "k=1 must be a number of at least 0 and below 1"
+    assert error_of(lambda: switch("k", 1)) == "k=1 must be true or false"
+    assert error_of(lambda: one_of("k", 16, (32, 64))) == "k=16 must be 32 or 64"
 
 
 def test_limits_themselves_are_taken_as_they_are_said() -> None:
@@ -105,11 +105,11 @@ def test_limits_themselves_are_taken_as_they_are_said() -> None:
 
 @pytest.mark.parametrize("value", [True, "1", b"1", None, math.nan, math.inf, -math.inf, [1.0], 10**400, 1j])
 def test_what_is_no_finite_number_is_refused(value: object) -> None:
-    assert refused(lambda: real("k", value)).removesuffix(TEXT).endswith(" must be finite")
+    assert error_of(lambda: real("k", value)).removesuffix(TEXT).endswith(" must be finite")
 
 
 def test_messages_are_one_short_line() -> None:
-    line = refused(lambda: whole("k", "a\nb" * 1000))
+    line = error_of(lambda: whole("k", "a\nb" * 1000))
     assert "\n" not in line
     assert len(line) < 100
 
@@ -170,7 +170,7 @@ def keys_at_the_top() -> list[str]:
     [("hidden", -4), ("hidden", 2.5), ("num_layers", 0), ("num_layers", 10**6), ("dropout", math.nan), ("dropout", 1)],
 )
 def test_models_made_from_python_check_their_numbers(model: Callable[..., Any], key: str, value: Any) -> None:
-    assert refused(lambda: model(3, 2, **{key: value})).startswith(f"model.{key}={value} must be ")
+    assert error_of(lambda: model(3, 2, **{key: value})).startswith(f"model.{key}={value} must be ")
 
 
 @pytest.mark.parametrize(
@@ -189,15 +189,15 @@ def test_models_made_from_python_check_their_numbers(model: Callable[..., Any], 
     ],
 )
 def test_constructors_refuse_from_python_what_the_command_refuses(make: Callable[[], Any], expected: str) -> None:
-    assert refused(make).startswith(expected)
+    assert error_of(make).startswith(expected)
 
 
 def test_annotations_are_spelt_in_words() -> None:
     def function(sizes: list[int], rate: float | None = None) -> None: ...
 
-    line = refused(lambda: plugins.check_arguments(function, {"sizes": 3}, "model"))
+    line = error_of(lambda: plugins.check_arguments(function, {"sizes": 3}, "model"))
     assert line == "model.sizes=3 must be a list, each entry a whole number"
-    line = refused(lambda: plugins.check_arguments(function, {"sizes": [3], "rate": "fast"}, "model"))
+    line = error_of(lambda: plugins.check_arguments(function, {"sizes": [3], "rate": "fast"}, "model"))
     assert line == "model.rate=fast must be a number or null"
 
 

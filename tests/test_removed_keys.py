@@ -25,9 +25,9 @@ SECTIONS = {"model": {"name": "gcn"}, "task": {"name": "node_classification"}}
 
 @pytest.mark.parametrize("key", REMOVED)
 def test_a_removed_key_is_refused_with_its_replacement(key: str) -> None:
-    chosen = ["logger=[wandb,mlflow]", "callback=[summary]", "strategy=vertex_centric", "partition=ldg"]
+    overrides = ["logger=[wandb,mlflow]", "callback=[summary]", "strategy=vertex_centric", "partition=ldg"]
     with pytest.raises(UserError) as raised:
-        settle(compose([*chosen, f"{key}=0.1"]))
+        settle(compose([*overrides, f"{key}=0.1"]))
     assert str(raised.value) == f"{key} was removed: {REMOVED[key][1]}"
 
 
@@ -53,10 +53,10 @@ def test_a_recorded_run_of_a_variant_has_its_strategy(
     recorded = dict.fromkeys(("halo", "clusters", "clusters_by", "average", "split", "chunks", "resplit_every"))
     recorded |= {"name": "preset_workload", "sync_every": 2, "correction": "none", "degrees": "global", **keys}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(SECTIONS | {"strategy": recorded}))
-    found = of_run(tmp_path)["strategy"]
-    assert {"degrees": "global", **found.pop("options", {})} == {"degrees": "global", **strategy.pop("options", {})}
-    assert found == strategy
-    assert settle(compose([f"strategy={found.pop('name')}", *(f"strategy.{k}={v}" for k, v in found.items())]))
+    config = of_run(tmp_path)["strategy"]
+    assert {"degrees": "global", **config.pop("options", {})} == {"degrees": "global", **strategy.pop("options", {})}
+    assert config == strategy
+    assert settle(compose([f"strategy={config.pop('name')}", *(f"strategy.{k}={v}" for k, v in config.items())]))
 
 
 def test_a_removed_key_is_refused_beside_a_section_without_options() -> None:
@@ -134,7 +134,7 @@ def test_an_argument_of_the_class_is_converted_in_a_recorded_run(tmp_path: Path)
     record(tmp_path, "sampler.alpha", "weighted", 1.0)  # the default of another sampler
     assert of_run(tmp_path)["sampler"] == {"name": "weighted", "options": {"alpha": 1.0}}
     overrides, _ = of_file("config", [tmp_path], [])
-    composed = compose(["strategy=individual_sample", *overrides])
+    config = compose(["strategy=individual_sample", *overrides])
     options = {
         "fanouts": [15, 10],
         "replace": False,
@@ -144,7 +144,7 @@ def test_an_argument_of_the_class_is_converted_in_a_recorded_run(tmp_path: Path)
         "time_bound": "seed",
         "alpha": 1.0,
     }
-    assert settle(composed).sampler == Choice("sampler", "weighted", options)
+    assert settle(config).sampler == Choice("sampler", "weighted", options)
 
 
 def test_a_value_that_nothing_reads_any_more_is_dropped_for_predictions_and_refused_for_a_new_run(

@@ -26,14 +26,14 @@ VALUES = [
 @few("number", range(max(map(len, CHOICES.values()))), default=(0, 3))
 def test_every_option_is_composed_as_by_hydra(number: int) -> None:
     overrides = [f"{kind}={names[number % len(names)]}" for kind, names in CHOICES.items()]
-    found = _joined([*overrides, *VALUES])
-    if found is None:
+    actual = _joined([*overrides, *VALUES])
+    if actual is None:
         with pytest.raises(UserError, match="is missing"):
             compose([*overrides, *VALUES])
     else:
         right = compose([*overrides, *VALUES])
-        assert found == right
-        assert [*found] == [*right]
+        assert actual == right
+        assert [*actual] == [*right]
 
 
 @pytest.mark.parametrize("kind", SEVERAL)
@@ -66,9 +66,9 @@ def test_errors_are_those_of_the_composition_as_a_whole() -> None:
     ):
         with pytest.raises(UserError) as right:
             compose(wrong)
-        with pytest.raises(UserError) as found:
+        with pytest.raises(UserError) as actual:
             compose_once(wrong)
-        assert str(found.value) == str(right.value)
+        assert str(actual.value) == str(right.value)
 
 
 def test_a_result_may_be_changed() -> None:

@@ -25,11 +25,11 @@ def uses(path: Path) -> Iterator[str]:
 
 def leaves(tree: str) -> Iterator[str]:
     """`a::{b, c::{d, e}}` as `a::b`, `a::c::d` and `a::c::e`."""
-    front, brace, rest = tree.partition("{")
+    front, brace, remainder = tree.partition("{")
     if not brace:
         yield tree
         return
-    for inner in split(rest[:-1]):
+    for inner in split(remainder[:-1]):
         yield from (front + leaf for leaf in leaves(inner))
 
 
@@ -48,7 +48,7 @@ def split(trees: str) -> Iterator[str]:
 def modules_of_core() -> dict[str, set[str]]:
     """Returns the imports of each module of the core. A folder is one module."""
     names = {path.stem for path in CORE.iterdir() if path.name != "lib.rs"}
-    found: dict[str, set[str]] = {name: set() for name in names}
+    results: dict[str, set[str]] = {name: set() for name in names}
     for path in CORE.rglob("*.rs"):
         own = path.relative_to(CORE).parts[0].removesuffix(".rs")
         if own == "lib" or path.name == "tests.rs":
@@ -56,24 +56,24 @@ def modules_of_core() -> dict[str, set[str]]:
         for use in uses(path):
             front, *inner = use.split("::")
             if front == "crate" and inner[0] in names - {own}:
-                found[own].add(inner[0])
-    return found
+                results[own].add(inner[0])
+    return results
 
 
 def files_of_sample() -> dict[str, set[str]]:
     """Returns the imports of each file of `sample`. `mod` is the folder itself."""
     names = {path.stem for path in SAMPLE.glob("*.rs")} - {"tests"}
-    found: dict[str, set[str]] = {name: set() for name in names}
+    results: dict[str, set[str]] = {name: set() for name in names}
     for name in names:
         for use in uses(SAMPLE / f"{name}.rs"):
             front, *inner = use.split("::")
             if front == "super" and name != "mod":
-                found[name].add(inner[0] if inner[0] in names else "mod")
+                results[name].add(inner[0] if inner[0] in names else "mod")
             elif front == "crate" and inner[0] == "sample":
-                found[name].add(inner[1] if inner[1] in names else "mod")
+                results[name].add(inner[1] if inner[1] in names else "mod")
             elif name == "mod" and front in names:
-                found[name].add(front)
-    return found
+                results[name].add(front)
+    return results
 
 
 @pytest.mark.parametrize("imports", [modules_of_core(), files_of_sample()], ids=["core", "sample"])

@@ -276,11 +276,11 @@ def refusal(runs: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.fixture(scope="session")
-def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict[str, Any]]:
+def compose_option(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict[str, Any]]:
     """Composes the configuration in which `section` is `name`, and which runs."""
     clusters = tmp_path_factory.mktemp("data") / "clusters.npy"
     np.save(clusters, np.zeros(3, np.int64))
-    needed = {
+    requirements = {
         "npz": ["dataset.root=file"],
         "edges": ["dataset.root=folder"],
         "graphar": ["dataset.root=folder"],
@@ -301,7 +301,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dic
         row = [(section, names[number]) for section, names in named if number < len(names)]
         keys = [f"{section}={name}" for section, name in row]
         return compose_once(
-            ["strategy=vertex_centric", *keys, *(key for _, name in row for key in needed.get(name, []))]
+            ["strategy=vertex_centric", *keys, *(key for _, name in row for key in requirements.get(name, []))]
         )
 
     def composed(section: str, name: str) -> dict[str, Any]:
@@ -329,7 +329,7 @@ def read(composed: dict[str, Any], key: str) -> Any:
     return node
 
 
-def changed(composed: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+def change_key(composed: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     """Returns the same configuration with another value of one key."""
     result = copy.deepcopy(composed)
     *parents, last = key.split(".")
@@ -347,10 +347,10 @@ def wrong_types(value: Any) -> list[Any]:
 @pytest.mark.slow
 @few("section,name", OPTIONS, default=[option for option in FIRST if option not in LONG])
 def test_a_neighbour_of_every_key_is_refused_with_the_nearest_key(
-    section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
+    section: str, name: str, compose_option: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
-    composed = chosen(section, name)
-    lines = {key: refusal(changed(composed, f"{key}x", 1)) for key in leaves(section, composed)}
+    composed = compose_option(section, name)
+    lines = {key: refusal(change_key(composed, f"{key}x", 1)) for key in leaves(section, composed)}
     wrong = {key: line for key, line in lines.items() if "x is not known: " not in line}
     assert wrong == {}
     # `name` is no argument of a plugin, so the nearest key is another.
@@ -361,12 +361,12 @@ def test_a_neighbour_of_every_key_is_refused_with_the_nearest_key(
 @pytest.mark.slow
 @few("section,name", OPTIONS, default=[option for option in FIRST if option not in LONG])
 def test_a_wrong_type_of_every_key_is_refused_naming_key_and_value(
-    section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
+    section: str, name: str, compose_option: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
-    composed = chosen(section, name)
+    composed = compose_option(section, name)
     for key in leaves(section, composed):
         for value in wrong_types(read(composed, key)):
-            line = refusal(changed(composed, key, value))
+            line = refusal(change_key(composed, key, value))
             named = key.removesuffix(".name")
             assert line.startswith((f"{named}=", f"{named}[0]=", f"{named}.", f"{named} ")), f"{key}={value}: {line}"
 
@@ -374,34 +374,34 @@ def test_a_wrong_type_of_every_key_is_refused_naming_key_and_value(
 @pytest.mark.slow
 @few("section,name", OPTIONS, default=[option for option in OPTIONS if option not in REPEATED])
 def test_a_value_out_of_range_of_every_key_is_refused_naming_the_key(
-    section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
+    section: str, name: str, compose_option: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
-    composed = chosen(section, name)
+    composed = compose_option(section, name)
     for key in leaves(section, composed):
         assert key in OUT_OF_RANGE or key.rpartition(".")[2] in WITHOUT_RANGE, f"{key}: which values are out of range?"
         for value in OUT_OF_RANGE.get(key, []):
-            line = refusal(changed(composed, key, value))
+            line = refusal(change_key(composed, key, value))
             assert key in line.split(" must ")[0], f"{key}={value}: {line}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [key.name for key in keys.read("", "config").keys if key.name != "strategy"])
 def test_keys_of_the_run_are_checked(
-    key: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
+    key: str, compose_option: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
-    composed = chosen("model", "gcn")
-    assert f"did you mean {key}?" in refusal(changed(composed, f"{key}x", 1))
+    composed = compose_option("model", "gcn")
+    assert f"did you mean {key}?" in refusal(change_key(composed, f"{key}x", 1))
     for value in (*OUT_OF_RANGE[key], {"a": 1}, [1], *(() if key in SWITCHES else (True,))):
-        assert refusal(changed(composed, key, value)).startswith(f"{key}="), value
+        assert refusal(change_key(composed, key, value)).startswith(f"{key}="), value
 
 
 @pytest.mark.parametrize(
     "key", ["trainer.lr", "partition.grid", "comm.name", "model.name", "workers", "dataset", "trainer"]
 )
 def test_a_key_that_is_taken_away_is_named(
-    key: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
+    key: str, compose_option: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
-    composed = copy.deepcopy(chosen("model", "gcn"))
+    composed = copy.deepcopy(compose_option("model", "gcn"))
     *parents, last = key.split(".")
     del (read(composed, ".".join(parents)) if parents else composed)[last]
     assert refusal(composed).startswith(f"{key.removesuffix('.name')} is missing")
@@ -521,10 +521,15 @@ def test_numbers_of_the_environment_are_numbers_where_a_key_takes_no_text(
     keys = {"trainer.lr": "LR", "workers": "N", "model.hidden": "N", "trainer.clip_norm": "LR", "report": "OFF"}
     keys |= {"trainer.precision": "BITS", "output": "JOB"}
     given = [f"{key}={env % name}" for key, name in keys.items()]
-    found = settle(compose_once(["strategy=vertex_centric", "trainer.weight_decay=${oc.env:NO_SUCH,1e-4}", *given]))
-    assert (found.trainer.lr, found.trainer.weight_decay, found.trainer.clip_norm) == (0.02, 1e-4, 0.02)
-    assert (found.workers, found.model.arguments["hidden"], found.report, found.trainer.precision) == (3, 3, False, 64)
-    assert (found.output, found.composed["trainer"]["lr"]) == ("17", 0.02)
+    actual = settle(compose_once(["strategy=vertex_centric", "trainer.weight_decay=${oc.env:NO_SUCH,1e-4}", *given]))
+    assert (actual.trainer.lr, actual.trainer.weight_decay, actual.trainer.clip_norm) == (0.02, 1e-4, 0.02)
+    assert (actual.workers, actual.model.arguments["hidden"], actual.report, actual.trainer.precision) == (
+        3,
+        3,
+        False,
+        64,
+    )
+    assert (actual.output, actual.composed["trainer"]["lr"]) == ("17", 0.02)
     with pytest.raises(UserError, match=r"^trainer.lr=1;2 must be a number above 0 and at most 1e\+06$"):
         settle(compose_once(["strategy=vertex_centric", "trainer.lr=${oc.env:BAD}"]))
     with pytest.raises(UserError, match=r"^workers=0.02 must be null, auto or a whole number"):
@@ -533,19 +538,19 @@ def test_numbers_of_the_environment_are_numbers_where_a_key_takes_no_text(
 
 def test_every_optimizer_can_be_chosen() -> None:
     composed, names = compose_once(["strategy=vertex_centric"]), ["adam", "adamw", "sgd"]
-    assert [settle(changed(composed, "trainer.optimizer", name)).trainer.optimizer for name in names] == names
+    assert [settle(change_key(composed, "trainer.optimizer", name)).trainer.optimizer for name in names] == names
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_every_option_runs_with_its_own_values(chosen: Callable[..., dict[str, Any]]) -> None:
+def test_every_option_runs_with_its_own_values(compose_option: Callable[..., dict[str, Any]]) -> None:
     """So that what the other tests refuse is refused for the changed value."""
     for section, name in OPTIONS:
-        settled = settle(chosen(section, name))
+        run_settings = settle(compose_option(section, name))
         if (section, name) in (("launcher", "outside"), ("launcher", "submitit")):
-            settled.launcher.create()  # no ranks were started, and no sweep is run
+            run_settings.launcher.create()  # no ranks were started, and no sweep is run
         else:
-            dispatch.check(Order(settled))
+            dispatch.check(Order(run_settings))
 
 
 def test_every_job_has_its_facts_and_its_class() -> None:

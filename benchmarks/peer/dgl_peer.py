@@ -79,12 +79,12 @@ def load(case: Case) -> Batches:
 
 def load_bolt(case: Case) -> Batches:
     graph = bolt_graph(case)
-    stored = {("node", None, "x"): gb.TorchBasedFeature(torch.from_numpy(case.load("features")))}
+    feature_tables = {("node", None, "x"): gb.TorchBasedFeature(torch.from_numpy(case.load("features")))}
 
     def batches(first: int) -> Iterator[Size]:
         items = gb.ItemSet(torch.from_numpy(case.all_seeds(first)), names="seed_nodes")
         pipe = gb.ItemSampler(items, batch_size=BATCH_SIZE).sample_neighbor(graph, list(case.fanouts[::-1]))
-        pipe = pipe.fetch_feature(gb.BasicFeatureStore(stored), node_feature_keys=["x"])
+        pipe = pipe.fetch_feature(gb.BasicFeatureStore(feature_tables), node_feature_keys=["x"])
         for batch in gb.DataLoader(pipe):
             assert len(batch.node_features["x"]) == len(batch.input_nodes)
             yield sum(len(block.sampled_csc.indices) for block in batch.sampled_subgraphs), len(batch.input_nodes)

@@ -47,15 +47,15 @@ DENSE = (
 
 def module_of(comm: Communicator, job: Epochs) -> TrainingModule:
     """Prepares the graph, and makes what the rank trains."""
-    one = ["strategy=vertex_centric", "workers=1", f"threads={job.case.threads}"]
-    settled = settings.settle(config.compose([*one, *OWN, *job.overrides]))
+    keys = ["strategy=vertex_centric", "workers=1", f"threads={job.case.threads}"]
+    run_settings = settings.settle(config.compose([*keys, *OWN, *job.overrides]))
 
     def prepared() -> tuple[Any, Prepared]:
         folder = tempfile.TemporaryDirectory()
-        return folder, Prepared(**prepare(Preparation(settled, NEEDS, Path(folder.name))))
+        return folder, Prepared(**prepare(Preparation(run_settings, NEEDS, Path(folder.name))))
 
     folder, facts = job.case.cached("prepared", prepared)
-    ours = RankJob(settled, Path(folder.name), facts)
+    ours = RankJob(run_settings, Path(folder.name), facts)
     return make_module(ours, ours.strategy(), ours.worker(comm))
 
 
@@ -128,12 +128,12 @@ def shares_of(comm: Communicator, job: Epochs) -> Step:
     step, tally = step_of(module), module.strategy.tally
 
     def watched(number: int, clock: Clock) -> None:
-        exchanged = tally.seconds
+        exchange_start = tally.seconds
         with DenseClock() as dense, CoreClock() as core:
             begin = time.perf_counter()
             step(number, Clock())
             seconds = time.perf_counter() - begin
-        parts = {"dense": dense.seconds, "aggregation": core.seconds, "exchange": tally.seconds - exchanged}
+        parts = {"dense": dense.seconds, "aggregation": core.seconds, "exchange": tally.seconds - exchange_start}
         clock.seconds = {**parts, "other": seconds - sum(parts.values())}
 
     return watched

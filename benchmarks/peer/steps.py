@@ -87,19 +87,19 @@ def serve_steps(
     """
     answers, sys.stdout = sys.stdout, sys.stderr
     print(json.dumps({"methods": list(makers), "versions": versions}), file=answers, flush=True)
-    made: dict[tuple[str, J], Step] = {}  # a model and its optimiser go on in the next round
+    steps: dict[tuple[str, J], Step] = {}  # a model and its optimiser go on in the next round
     for line in sys.stdin:
         request = json.loads(line)
         name, first, job = request["method"], request["first"], read(request)
-        if (name, job) not in made:
-            made.clear()  # before the next model takes memory
-            made[name, job] = makers[name](job)
+        if (name, job) not in steps:
+            steps.clear()  # before the next model takes memory
+            steps[name, job] = makers[name](job)
             first -= WARM_UP
         clocks, cpu = [], []
         for number in range(first, request["first"] + request["count"]):
             clocks.append(Clock())
             begin = time.process_time()
-            made[name, job](number, clocks[-1])
+            steps[name, job](number, clocks[-1])
             cpu.append(time.process_time() - begin)
         count = request["count"]
         answer = {"parts": [clock.seconds for clock in clocks[-count:]], "cpu": cpu[-count:], "peak": peak_bytes()}

@@ -15,32 +15,32 @@ from typed_case import TypedArrays
 
 def classic_graph(case: Case) -> Any:
     def make() -> Any:
-        typed = TypedArrays.of(case)
+        arrays = TypedArrays.of(case)
         data = {
-            relation: ("csc", (*map(torch.from_numpy, typed.csc(number)), torch.empty(0, dtype=torch.int64)))
-            for number, relation in enumerate(typed.relations)
+            relation: ("csc", (*map(torch.from_numpy, arrays.csc(number)), torch.empty(0, dtype=torch.int64)))
+            for number, relation in enumerate(arrays.relations)
         }
-        return dgl.heterograph(data, typed.counts)
+        return dgl.heterograph(data, arrays.counts)
 
     return case.cached("classic", make)
 
 
 def bolt_graph(case: Case) -> Any:
     def make() -> Any:
-        typed = TypedArrays.of(case)
-        edges = list(typed.edges())
+        arrays = TypedArrays.of(case)
+        edges = list(arrays.edges())
         relation = np.repeat(np.arange(len(edges)), [len(src) for src, _ in edges])
         src, dst = (np.concatenate(ends) for ends in zip(*edges, strict=True))
         del edges
         order = np.argsort(dst, kind="stable")  # edges of a node stay in order of relation
-        degrees = np.bincount(dst, minlength=sum(typed.counts.values()))
+        degrees = np.bincount(dst, minlength=sum(arrays.counts.values()))
         return gb.fused_csc_sampling_graph(
             torch.from_numpy(np.append(0, np.cumsum(degrees))),
             torch.from_numpy(src[order]),
-            node_type_offset=torch.tensor([0, *itertools.accumulate(typed.counts.values())]),
+            node_type_offset=torch.tensor([0, *itertools.accumulate(arrays.counts.values())]),
             type_per_edge=torch.from_numpy(relation[order].astype(np.uint8)),
-            node_type_to_id={name: number for number, name in enumerate(typed.counts)},
-            edge_type_to_id={":".join(relation): number for number, relation in enumerate(typed.relations)},
+            node_type_to_id={name: number for number, name in enumerate(arrays.counts)},
+            edge_type_to_id={":".join(relation): number for number, relation in enumerate(arrays.relations)},
         )
 
     return case.cached("bolt", make)
@@ -59,12 +59,12 @@ def classic(case: Case) -> Batches:
 
 
 def bolt(case: Case) -> Batches:
-    graph, typed = bolt_graph(case), TypedArrays.of(case)
+    graph, arrays = bolt_graph(case), TypedArrays.of(case)
 
     def sample(batch: int) -> Size:
-        nodes, num_edges = {typed.seed_type: torch.from_numpy(case.seeds(batch))}, 0
+        nodes, num_edges = {arrays.seed_type: torch.from_numpy(case.seeds(batch))}, 0
         for fanout in case.fanouts:
-            hop = graph.sample_neighbors(nodes, torch.full((len(typed.relations),), fanout))
+            hop = graph.sample_neighbors(nodes, torch.full((len(arrays.relations),), fanout))
             nodes, blocks = gb.unique_and_compact_csc_formats(hop.sampled_csc, nodes)
             num_edges += sum(len(block.indices) for block in blocks.values())
         return num_edges, sum(map(len, nodes.values()))

@@ -22,13 +22,13 @@ def sample(redraw: bool) -> Maker:
 
     def maker(case: Case) -> Batches:
         rows, sampler = rows_of(case), NeighborSampler(case.fanouts, redraw=redraw, threads=case.threads)
-        typed = TypedArrays.of(case)
-        first = typed.firsts[typed.seed_type]
+        arrays = TypedArrays.of(case)
+        first = arrays.firsts[arrays.seed_type]
 
         def draw(batch: int) -> Size:
-            drawn = sampler.sample(rows, case.seeds(batch) + first, key=batch)
-            blocks = drawn.blocks if redraw else drawn.blocks[:1]
-            return sum(len(block.indices) for block in blocks), len(drawn.input_nodes)
+            minibatch = sampler.sample(rows, case.seeds(batch) + first, key=batch)
+            blocks = minibatch.blocks if redraw else minibatch.blocks[:1]
+            return sum(len(block.indices) for block in blocks), len(minibatch.input_nodes)
 
         return one_by_one(draw)
 

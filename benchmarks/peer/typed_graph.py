@@ -13,21 +13,21 @@ def graph_of(case: Case) -> Graph:
     """Reads the graph, once for each folder."""
 
     def make() -> Graph:
-        typed = TypedArrays.of(case)
-        num_nodes = sum(typed.counts.values())
+        arrays = TypedArrays.of(case)
+        num_nodes = sum(arrays.counts.values())
         dtype = np.int32 if num_nodes < 2**31 else np.int64
-        edges = [(src.astype(dtype), dst.astype(dtype)) for src, dst in typed.edges()]
+        edges = [(src.astype(dtype), dst.astype(dtype)) for src, dst in arrays.edges()]
         sizes = [len(src) for src, _ in edges]
         src, dst = (np.concatenate(ends) for ends in zip(*edges, strict=True))
         del edges
-        relations = tuple(Relation(*relation) for relation in typed.relations)
+        relations = tuple(Relation(*relation) for relation in arrays.relations)
         return Graph.from_edges(
             src,
             dst,
             num_nodes,
             edge_types=np.repeat(np.arange(len(sizes), dtype=np.int16), sizes),
             edge_type_names=[relation.edge_type for relation in relations],
-            node_types=list(typed.counts.items()),
+            node_types=list(arrays.counts.items()),
             relations=relations,
         )
 

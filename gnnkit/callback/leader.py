@@ -83,12 +83,19 @@ class Leader(Callback):
 
     @property
     def stragglers(self) -> dict[int, float]:
-        """Each reported worker's ratio to the others' time, when last reported."""
+        """Each reported worker's ratio to the others' time, when last reported.
+
+        A worker that takes 3 times as long as the median of the others has ratio 3.
+        Empty on ranks other than 0.
+        """
         return {} if self.site.watch is None else self.site.watch.slow_factors
 
     @property
     def throughput(self) -> dict[str, float]:
-        """Rows, edges and bytes of all workers per second, over the last seconds."""
+        """Rows, edges and bytes of all workers per second, over the last seconds.
+
+        Empty on ranks other than 0.
+        """
         return {} if self.site.watch is None else self.site.watch.rates.per_second()
 
     @property
@@ -98,7 +105,11 @@ class Leader(Callback):
 
     @property
     def best(self) -> Best | None:
-        """The best model's metric, epoch and `state_dict`, equal on all ranks."""
+        """The best model's metric, epoch and `state_dict`, equal on all ranks.
+
+        None without `monitor`. After training, load the `state_dict` into your module
+        to use the best model instead of the last one.
+        """
         return None if self.site.rule is None else self.site.rule.best_so_far
 
     @property
@@ -168,6 +179,22 @@ class LeaderHook(Callback):
     the entry-point group `gnnkit.leader` are selected by `leader.NAME=true`. Their
     Lightning hooks are called after the checkpoint of the same event. The figures are
     merged into `result.json`.
+
+    Derive from it to react to the workers' load or progress while they train, for
+    example to change a sampler or to notify somebody. A hook must not block, because
+    the leader trains too.
+
+    Examples:
+        >>> from gnnkit.callback import LeaderHook
+        >>> class Slowest(LeaderHook):
+        ...     '''Counts the steps in which each worker was the slowest.'''
+        ...     def __init__(self):
+        ...         self.counts = {}
+        ...     def after_step(self, states):
+        ...         rank = max(states, key=lambda state: state.seconds_compute).rank
+        ...         self.counts[rank] = self.counts.get(rank, 0) + 1
+        ...     def figures(self):
+        ...         return {"slowest": self.counts}
     """
 
     def check(self, parts: Any) -> None:
@@ -178,11 +205,22 @@ class LeaderHook(Callback):
         """
 
     def keeps_graph(self, strategy: Any) -> bool:
-        """Returns whether the run folder must store the graph and partition."""
+        """Returns whether the run folder must store the graph and partition.
+
+        A hook that moves nodes needs them to cut new shards during training. Default:
+        no.
+
+        Args:
+            strategy: The run's strategy.
+        """
         return False
 
     def start(self, leader: Leader) -> None:
-        """Called with this rank's leader when training starts."""
+        """Called with this rank's leader when training starts.
+
+        On rank 0, `leader` has the states of all workers, and in a run of
+        `gnnkit.train` its `run` can move work. Keep it for later calls.
+        """
 
     def after_step(self, states: Sequence[WorkerState]) -> None:
         """Called on rank 0 with the states of a step that all workers have completed.
@@ -193,5 +231,5 @@ class LeaderHook(Callback):
         """
 
     def figures(self) -> dict[str, Any]:
-        """Returns plain values for `result.json`. Called on rank 0."""
+        """Returns plain values for `result.json`, by name. Called once on rank 0."""
         return {}

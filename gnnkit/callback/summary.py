@@ -13,7 +13,9 @@ from gnnkit.utils.ranges import MAX_COUNT, whole
 
 
 class Summary(Callback):
-    """Prints the modules and their numbers of parameters before training."""
+    """Prints the modules and their numbers of parameters before training, on the
+    leader.
+    """
 
     def __init__(self, depth: int = 2) -> None:
         """Checks the options.

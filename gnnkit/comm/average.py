@@ -17,6 +17,9 @@ def drift(module: nn.Module, comm: Communicator) -> float:
 
     Covers parameters and saved floating-point buffers. Collective, and equal on all
     ranks.
+
+    Use it to see how far local steps have moved the ranks' models apart: 0 means
+    equal models.
     """
     rows = comm.gather(to_vector(saved_tensors(module)[0])[None])
     largest = torch.zeros(1, dtype=torch.float64, device=comm.device)

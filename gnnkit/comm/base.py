@@ -27,6 +27,18 @@ class Communicator(ABC):
 
     Autograd must not trace `all_to_all`, `start`, `all_reduce` and `broadcast`, because
     the exchange implements its own backward pass.
+
+    Derive from it to support another network or library: five methods are abstract,
+    and the others have defaults that use these. A run creates it from `comm=NAME`; your
+    own code gets it as `Worker.comm`.
+
+    Examples:
+        >>> import torch
+        >>> from gnnkit.comm.threads import Threads
+        >>> def add_ranks(comm):
+        ...     return int(comm.all_reduce(torch.tensor([comm.rank])))
+        >>> Threads.run(add_ranks, 3, timeout=60)  # on 3 ranks, which are threads
+        [3, 3, 3]
     """
 
     device_type: ClassVar[str] = "cpu"  # "cuda": every rank needs a GPU
@@ -123,11 +135,26 @@ class Communicator(ABC):
 
     @abstractmethod
     def all_reduce(self, x: Tensor) -> Tensor:
-        """Sums `x` over the ranks in place, bitwise equal on all ranks. Returns `x`."""
+        """Sums `x` over the ranks in place, bitwise equal on all ranks.
+
+        Args:
+            x: A tensor of equal shape and dtype on all ranks.
+
+        Returns:
+            `x`.
+        """
 
     @abstractmethod
     def broadcast(self, x: Tensor, *, src: int) -> Tensor:
-        """Overwrites `x` in place with the `x` of rank `src`. Returns `x`."""
+        """Overwrites `x` in place with the `x` of rank `src`.
+
+        Args:
+            x: A tensor of equal shape and dtype on all ranks.
+            src: The sending rank.
+
+        Returns:
+            `x`.
+        """
 
     def end_of_sum(self, num_bytes: int) -> float:
         """Accounts for a sum that torch computes itself, such as DDP's. Not collective.
@@ -169,7 +196,15 @@ class Communicator(ABC):
         return list(torch.split(rows, lengths)) if is_receiver else []
 
     def share(self, value: Any, *, src: int = 0) -> Any:
-        """Returns the JSON value of rank `src` on all ranks."""
+        """Returns the JSON value of rank `src` on all ranks.
+
+        For decisions that one rank makes for the others. Tensors go through
+        `broadcast`, which does not encode them as text.
+
+        Args:
+            value: A plain value. Only that of rank `src` is read.
+            src: The rank that decides.
+        """
         text = json.dumps(value).encode() if self.rank == src else b""
         length = self.broadcast(torch.tensor([len(text)], device=self.device), src=src)
         buffer = torch.frombuffer(bytearray(text.ljust(int(length))), dtype=torch.uint8).to(self.device)

@@ -34,12 +34,20 @@ class PeerLost(RuntimeError):
 
 
 class DeadlineExceeded(RuntimeError):
-    """Raised by a rank that has waited for a peer until the deadline."""
+    """Raised by a rank that has waited for a peer until the deadline.
+
+    The peer may be alive but slow. The message names the peer, the seconds and what was
+    awaited. A longer `comm.timeout` helps if ranks are slow on purpose, as under a
+    debugger.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """A message from one rank to another."""
+    """A message from one rank to another, as `Mailbox.take` returns it.
+
+    The receiver owns the tensors and may modify them.
+    """
 
     src: int  # the sending rank
     tag: str
@@ -57,6 +65,10 @@ class Mailbox(ABC):
     Messages from one sender with one tag arrive in the order in which they were sent. A
     rank may send messages to itself. Tensors must be dense. CUDA tensors arrive on the
     CPU.
+
+    Use it where some ranks communicate while the others compute: parameter servers,
+    the leader, and work that is stolen or moved. For exchanges of all ranks, a
+    communicator's collectives are faster.
     """
 
     rank: int
@@ -93,7 +105,12 @@ class Mailbox(ABC):
 
     @abstractmethod
     def poll(self, tag: str | None = None, src: int | None = None) -> Message | None:
-        """Removes and returns the oldest matching message, or returns None at once."""
+        """Removes and returns the oldest matching message, or returns None at once.
+
+        Args:
+            tag: Tag of the message. Default: any.
+            src: The sending rank. Default: any.
+        """
 
     @abstractmethod
     def gone(self) -> frozenset[int]:

@@ -21,7 +21,12 @@ SAME_CALLS = "all ranks must make the same calls in the same order, including se
 
 
 class MismatchedCollectives(RuntimeError):
-    """Raised if ranks call different collectives at the same time."""
+    """Raised if ranks call different collectives at the same time.
+
+    A strategy or model whose ranks take different branches causes it. Threads detect
+    this immediately, whereas processes may wait until the deadline, so `comm=threads`
+    helps to find the call.
+    """
 
 
 @dataclass(eq=False)

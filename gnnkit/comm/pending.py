@@ -40,7 +40,10 @@ class Pending(ABC):
 
 
 class Arrived(Pending):
-    """An exchange that was complete when it started."""
+    """An exchange that was complete when it started.
+
+    The result of `Communicator.start` for a backend without asynchronous exchanges.
+    """
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows

@@ -180,6 +180,9 @@ class Gloo(ProcessGroup):
 
 
 class Nccl(ProcessGroup):
-    """One process per GPU."""
+    """One process per GPU, which communicate through NCCL.
+
+    Requires a GPU for each rank, and torch with CUDA.
+    """
 
     backend, device_type = "nccl", "cuda"

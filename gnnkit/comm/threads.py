@@ -1,7 +1,7 @@
-"""Ranks that are threads, of one process or of several.
+"""Ranks that are threads of one or several processes.
 
-Results do not depend on the number of processes, to the bit, because sums are computed
-in rank order.
+Sums are computed in rank order, so results are bitwise equal for any number of
+processes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,17 @@ from gnnkit.utils.ranges import even_ranges
 
 T = TypeVar("T")
 Failure = tuple[int, BaseException]  # rank and error
-FEW = 2**12  # maximum size of a sum that every process computes completely
+FEW = 2**12  # every process computes sums of at most this many numbers completely
 
 
 class Threads(Communicator):
-    """Threads on the CPU. Rows within a process are not copied between ranks."""
+    """A group of ranks that are threads on the CPU.
+
+    Rows within a process are not copied between ranks. Choose it for tests, debugging
+    and small graphs, where starting processes would take longer than training. Python
+    code of the ranks shares one interpreter lock, which native kernels and torch
+    operators release.
+    """
 
     device = torch.device("cpu")
     in_threads = True
@@ -123,7 +129,7 @@ class Threads(Communicator):
         No rank continues, and possibly modifies a post, before all have read.
 
         Args:
-            call: What must be equal on all ranks.
+            call: Description of the call, which must be equal on all ranks.
         """
         me = self._group.ranks[self.rank]
         self._group.calls[self.rank], self._group.posts[self.rank] = call, post
@@ -224,7 +230,7 @@ def _in_order(parts: Sequence[Tensor]) -> Tensor:  # [n]
 
 
 class QueueMailbox(Mailbox):
-    """A mailbox of in-memory queues shared by the ranks."""
+    """A mailbox for ranks in one process, which share in-memory queues."""
 
     def __init__(self, rank: int, inboxes: Sequence[Inbox], timeout: float) -> None:
         """Creates one rank's mailbox.

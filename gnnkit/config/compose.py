@@ -37,7 +37,7 @@ from gnnkit.utils.ranges import known_words, shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
 MAIN = "config"  # name of the main configuration
-MAX_JOBS = 10_000  # per sweep
+MAX_JOBS = 10_000  # jobs per sweep
 EXPERIMENT = "experiment"  # selects a YAML file that sets several sections
 _LIST_OR_MAPPING = ("sampler.fanouts",)  # keys that take a list or a mapping, which Hydra cannot merge
 _MAPPINGS = (*_LIST_OR_MAPPING, "dataset.split")  # keys whose value may be a mapping
@@ -67,7 +67,9 @@ def compose(overrides: Sequence[str] = (), *, config_dirs: Sequence[Path] = (), 
 def choices(
     overrides: Sequence[str] = (), *, config_dirs: Sequence[Path] = (), config_name: str = MAIN
 ) -> dict[str, str]:
-    """Returns each section's selected option. Takes the arguments of `compose`."""
+    """Returns the selected option of each section.
+
+    Takes the arguments of `compose`."""
     composer = _Composer(overrides, config_dirs, config_name)
     with composer.as_user_errors():
         selections = composer.compose(with_hydra=True).hydra.runtime.choices
@@ -269,7 +271,7 @@ class _Composer:
         if section in OPTIONAL and section not in config:
             return UserError(
                 f"{key} needs {'an' if section[0] in 'aeiou' else 'a'} {section}, and none is chosen: leave the key out, or "
-                f"choose {section}=NAME for a strategy that reads one"
+                f"use {section}=NAME with a strategy that reads one"
             )
         return self._unselected_key_error(key, known_keys) or unknown_key(key, known_keys)
 
@@ -279,7 +281,7 @@ class _Composer:
         return unknown_plugin(kind, name, options(kind, self.folders), f"{kind}={name}")
 
     def _unselected_key_error(self, key: str, known_keys: Collection[str]) -> UserError | None:
-        """Returns the error for a key that only an unselected option has, if any."""
+        """Returns an error if only an unselected option has the key, else None."""
         section, _, last = key.rpartition(".")
         words = known_words(last)
         if any(name.rpartition(".")[2] in words for name in known_keys):
@@ -359,7 +361,9 @@ def _normalize(text: str) -> str:
 
 
 def _replace_lists(overrides: Sequence[str]) -> list[str]:
-    """Makes mappings replace lists, by a deletion and an addition for such keys."""
+    """Replaces keys that take lists or mappings by a deletion and an addition.
+
+    Hydra cannot merge a mapping into a list."""
     mapping_keys = {key for text in overrides if (key := key_of(text)) in _LIST_OR_MAPPING and "={" in text}
     new_overrides = []
     for text in overrides:

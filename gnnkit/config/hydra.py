@@ -1,8 +1,8 @@
 """The supported Hydra settings: folders, verbosity, sweeper and launcher.
 
-These settings are not passed to Hydra. `conf/hydra.yaml` contains the known keys and
-defaults. Each supported sweeper and launcher has a file that names the equivalent in
-this package. All other Hydra settings are rejected.
+gnnkit reads these settings itself, without passing them to Hydra. `conf/hydra.yaml`
+contains the known keys and defaults. Each supported sweeper and launcher has a file
+that names the equivalent in this package. All other Hydra settings are rejected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HydraSettings:
 
     values: Mapping[str, Any]
     typed: Mapping[str, str]  # overrides typed by the user, by key
-    means: Mapping[str, str]  # by part: this package's name for the sweeper or launcher
+    means: Mapping[str, str]  # gnnkit's name for the selected sweeper and launcher, by part
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
@@ -137,7 +137,7 @@ def _dotted_key(text: str, defaults: Mapping[str, Any]) -> str:
 
 
 def _typed_key(key: str) -> str:
-    """Returns a key as users type it."""
+    """Returns a setting's key as users type it, such as `hydra.sweep.dir`."""
     return f"hydra/{key.removesuffix('.name').replace('.', '/')}" if key.endswith(".name") else f"hydra.{key}"
 
 

@@ -1,7 +1,7 @@
-"""Keys of earlier versions, which `removed.json` lists.
+"""Keys of earlier versions that no longer exist.
 
-Each has its former defaults, and the advice for users who set it. A plugin's key is
-removed if the plugin's YAML file does not have it.
+`removed.json` lists each key with its former defaults and with advice for users who set
+it. A plugin's key counts as removed if the plugin's YAML file does not contain it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_removed(config: Mapping[str, Any]) -> None:
     """Raises `UserError` for a removed key, unless a plugin accepts it in `options`."""
     for key, _ in _present(config):
         plugin = _plugin(key, config)
-        # An open choice accepts no options, which another check reports.
+        # A choice of `auto` accepts no options. Another check reports them.
         if ".options." not in key or (plugin != "auto" and key.rpartition(".")[2] not in _arguments(key, plugin)):
             raise removed_error(key) or AssertionError
 
@@ -46,7 +46,8 @@ def without_removed(config: Json, *, convert: bool, keep: bool) -> Json:
 
     Args:
         convert: Whether keys that a plugin's class still accepts become its `options`.
-        keep: Whether other keys remain if they are set, so that composing rejects them.
+        keep: Whether removed keys with other values are kept, so that composing rejects
+            them.
     """
     for name, section in list(_present(config)):
         plugin, key = _plugin(name, config), name.rpartition(".")[2]
@@ -61,7 +62,9 @@ def without_removed(config: Json, *, convert: bool, keep: bool) -> Json:
 
 
 def is_former_default(key: str, value: Any, plugin: str | None) -> bool:
-    """Checks whether a value is the default of a removed key, or of an argument.
+    """Returns whether a value is a removed key's former default.
+
+    For keys that remain arguments of a plugin's class, the argument's default counts.
 
     Args:
         key: Any key.
@@ -73,7 +76,7 @@ def is_former_default(key: str, value: Any, plugin: str | None) -> bool:
 
 
 def is_default(key: str, value: Any, plugin: str | None) -> bool:
-    """Checks whether a value is the default in a YAML file, such as the plugin's."""
+    """Returns whether a value is the default in the YAML file that has the key."""
     kind, _, name = key.partition(".")
     options = run_keys() if plugin is None else {option.name: option for option in read(kind, plugin).keys}
     option = options.get(key if plugin is None else name)
@@ -83,7 +86,7 @@ def is_default(key: str, value: Any, plugin: str | None) -> bool:
 def _present(config: Json | Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
     """Yields a configuration's removed keys, each with its section.
 
-    Without a plugin's name, whether its key is removed is unknown.
+    Skips keys of unnamed plugins, because it is unknown whether these are removed.
     """
     for key in removed_keys():
         *parents, name = key.split(".")
@@ -95,7 +98,7 @@ def _present(config: Json | Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
 
 
 def _is_read(key: str, config: Mapping[str, Any]) -> bool:
-    """Checks whether a plugin has a key in its YAML, or has no YAML."""
+    """Returns whether a plugin reads a key, or may read it because it has no YAML."""
     kind, _, name = key.partition(".")
     if kind not in KINDS:
         return False

@@ -115,7 +115,7 @@ def _option(option: keys.Option) -> str:
     lines += [_key(prefix, key, 30) for key in visible_keys]
     if not (option.summary or option.keys or is_global):
         section = f"{section}.{option.name}" if section in plugins.SEVERAL else section
-        lines += _wrap(f"Ships no YAML. Set its arguments with {section}.options.KEY=VALUE", 2)
+        lines += _wrap(f"Has no YAML file. Set its arguments with {section}.options.KEY=VALUE", 2)
     return "\n".join(lines)
 
 

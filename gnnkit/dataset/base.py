@@ -42,6 +42,21 @@ class Dataset(ABC):
     Keys outside `of_data`, such as `symmetrize`, control how data is read. A trained
     model needs new data read in the same way, so `job=predict` and `job=test` take
     these keys from the run.
+
+    Examples:
+        >>> import numpy
+        >>> from gnnkit.dataset.base import Dataset
+        >>> from gnnkit.graph import Graph
+        >>> from gnnkit.utils.ranges import whole
+        >>> class Ring(Dataset):
+        ...     '''A ring of `num_nodes` nodes.'''
+        ...     def __init__(self, num_nodes=10):
+        ...         self.num_nodes = whole("dataset.num_nodes", num_nodes, 1)
+        ...     def load(self):
+        ...         src = numpy.arange(self.num_nodes)
+        ...         return Graph.from_edges(src, (src + 1) % self.num_nodes)
+        >>> Ring(num_nodes=5).load().num_edges
+        5
     """
 
     of_data: ClassVar[tuple[str, ...]] = ("root", "split", "seed", "num_nodes")  # keys that locate and split the data
@@ -50,7 +65,11 @@ class Dataset(ABC):
 
     @property
     def store_folder(self) -> Path | None:
-        """A partitioned graph's folder, which runs open directly."""
+        """A partitioned graph's folder, which runs open directly, or None to call
+        `load`.
+
+        Each rank then maps its own files, so no process needs memory for the graph.
+        """
         return None
 
     @classmethod

@@ -12,7 +12,11 @@ from gnnkit.utils.ranges import local_path
 
 
 class Saved(Dataset):
-    """A folder written by `Graph.save`, which is memory-mapped."""
+    """A folder written by `Graph.save`, which is memory-mapped.
+
+    Choose it to reuse a graph that was built in Python: it opens without parsing, and
+    workers share the pages.
+    """
 
     def __init__(
         self,

@@ -15,9 +15,10 @@ from gnnkit.utils.ranges import local_path
 
 
 class Store(Dataset):
-    """A store written by `job=partition`. Each rank opens only its own part.
+    """A store written by `job=partition` or `job=import`.
 
-    Workers, partition, inputs and task are taken from the store.
+    Each rank opens only its own part, so no process reads the complete graph. Workers,
+    partition, inputs and task are taken from the store.
     """
 
     def __init__(self, root: str) -> None:

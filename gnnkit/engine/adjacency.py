@@ -46,6 +46,20 @@ class Adjacency(ABC):
 
         edge_index = adjacency.rank_graph.edge_index
         conv((adjacency.with_halo(x), x[: adjacency.num_dst]), edge_index)
+
+    Choose the operation by what a message is. `aggregate` sums source rows, with
+    weights per edge and head if you have them. `attend` fuses scores, softmax and sum.
+    `aggregate_messages` computes a message per edge, for which it needs memory. Results
+    are the same on every layout, up to rounding.
+
+    Examples:
+        >>> from torch import nn
+        >>> class MeanLayer(nn.Module):
+        ...     def __init__(self, in_features, out_features):
+        ...         super().__init__()
+        ...         self.linear = nn.Linear(2 * in_features, out_features)
+        ...     def forward(self, x, adjacency):
+        ...         return self.linear(adjacency.concat_mean(x))
     """
 
     num_dst: int
@@ -78,7 +92,18 @@ class Adjacency(ABC):
         """
 
     def aggregate_normalized(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
-        """Computes D_in^-1/2 A D_out^-1/2 x. The factor for degree 0 is 0."""
+        """Computes D_in^-1/2 A D_out^-1/2 x, the propagation of GCN.
+
+        Degrees are those of the complete graph. The factor for degree 0 is 0.
+        Self-loops are included only if the edges have them, as with a model's
+        `self_loops`.
+
+        Args:
+            x: [num_src, f].
+
+        Returns:
+            [num_dst, f].
+        """
         return self.aggregate(x * inverse_sqrt(self.out_degree)[:, None]) * inverse_sqrt(self.in_degree)[:, None]
 
     def aggregate_with_own(self, x: Tensor, scale: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
@@ -113,7 +138,15 @@ class Adjacency(ABC):
         return out_features < in_features
 
     def projects(self, x: Rows, out_features: int) -> bool:
-        """Like `project_first`, for rows [num_src, f], and true for `ProductRows`."""
+        """Like `project_first`, for rows of a layer, and true for `ProductRows`.
+
+        `ProductRows` are input rows that are not in memory, such as rows on disk, so
+        they can only be multiplied by a weight.
+
+        Args:
+            x: [num_src, f].
+            out_features: Columns after the product.
+        """
         return isinstance(x, ProductRows) or self.project_first(x.shape[1], out_features)
 
     @abstractmethod
@@ -181,7 +214,17 @@ class Adjacency(ABC):
 
     @abstractmethod
     def softmax(self, scores: Tensor) -> Tensor:  # [held edges, H] -> [held edges, H]
-        """Computes the softmax over all in-edges of each destination."""
+        """Computes the softmax over all in-edges of each destination.
+
+        The in-edges may be on several ranks. Each column (head) is normalised
+        separately.
+
+        Args:
+            scores: [held edges, H], for example from `scores`.
+
+        Returns:
+            [held edges, H] weights, which sum to 1 per destination and head.
+        """
 
     def attend(
         self,
@@ -284,7 +327,11 @@ class Adjacency(ABC):
         )
 
     def relation_rows(self, graph: RelationGraph) -> RelationRows:
-        """Returns one relation's edges, and the rows that they read in this pass."""
+        """Returns one relation's edges, and the rows that they read in this pass.
+
+        Args:
+            graph: One of the relations of `typed_graph`.
+        """
         return RelationRows(graph, lambda x, _: x[:0])
 
     @property
@@ -296,7 +343,17 @@ class Adjacency(ABC):
         raise self._unsupported("support layers written for one process")
 
     def with_halo(self, x: Tensor) -> Tensor:  # [num_dst, ...] -> [num_dst + num_halo, ...]
-        """Returns the rows that `rank_graph` connects: `x`, then the halo's rows."""
+        """Returns the rows that `rank_graph` connects: `x`, then the halo's rows.
+
+        The halo's rows are gathered from their owners, and gradients return to them.
+        Collective.
+
+        Args:
+            x: [num_dst, ...] this rank's rows.
+
+        Returns:
+            [num_dst + num_halo, ...].
+        """
         raise self._unsupported("support layers written for one process")
 
     def degree_with_halo(self, loop: float) -> Tensor:  # [num_dst + num_halo]
@@ -308,7 +365,10 @@ class Adjacency(ABC):
 
     @property
     def lacks_loop(self) -> Tensor:  # [num_dst] bool
-        """Mask of destinations without a self-loop."""
+        """Mask of destinations without a self-loop, for layers that add them.
+
+        Raises `UserError` unless a rank holds all in-edges of its rows.
+        """
         edge_index = self.rank_graph.edge_index
         lacks = torch.ones(self.num_dst, dtype=torch.bool, device=edge_index.device)
         lacks[edge_index[1, edge_index[0] == edge_index[1]]] = False
@@ -344,6 +404,9 @@ class Adjacency(ABC):
             training: False: returns `x`.
             draw: Distinguishes several masks of one layer. Equal numbers give equal
                 masks.
+
+        Unlike `nn.Dropout`, a node's mask is the same on the rank that owns it and
+        on ranks that read it, so that no mask has to be sent.
         """
         return dropout(x, self.src_nodes[: len(x)], p, dropout_key(self.key, draw)) if training and p > 0 else x
 
@@ -374,7 +437,12 @@ def dropout_key(key: int, draw: int) -> int:
 
 
 class ShardAdjacency(Adjacency):
-    """All in-edges of the nodes that this rank owns, in one layer of one step."""
+    """All in-edges of the nodes that this rank owns, in one layer of one step.
+
+    This is what models read in full-graph training, on every layout. Rows of other
+    ranks are exchanged within each operation, as the forward pass's schedule and codec
+    determine.
+    """
 
     def __init__(self, engine: Engine, layer: int, key: int, forward: ForwardPass) -> None:
         self.engine, self.layer, self.key, self.forward = engine, layer, key, forward

@@ -248,7 +248,8 @@ class BlockLayers(LayerValues):
 class BlockAdjacency(Adjacency):
     """The edges of one sampled block, with the model's self-loops.
 
-    Ranks do not communicate here. Values are computed on access.
+    This is what models read in mini-batches. The rank has all rows, so ranks do not
+    communicate here. Degrees and edge features are looked up on access.
     """
 
     alone = True

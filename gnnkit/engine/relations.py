@@ -194,7 +194,9 @@ def _into_rows(rows: Ids, num_rows: int) -> CSC:
 class Pairs(RowPairs):
     """The (row, relation) pairs for which the row has in-edges of the relation.
 
-    Every pair has an edge.
+    `Adjacency.aggregate_relations` passes them with one mean per pair. The methods
+    combine these means into one sum per row, such as by a weight per relation. Every
+    pair has an edge.
     """
 
     def __init__(self, sizes: Sequence[int], into: HeldEdges, factor: Floats, out: HeldEdges) -> None:

@@ -16,7 +16,10 @@ from gnnkit.graph.schema import types_of_nodes
 
 
 class RowTypes:
-    """The node type of each row of a layer."""
+    """The node type of each row of a layer, for weights per node type.
+
+    Rows are grouped by type, so that each type needs one matrix product.
+    """
 
     def __init__(self, types: Ids, num_types: int, device: torch.device) -> None:
         """Sorts the rows by type, unless they are sorted.

@@ -19,7 +19,11 @@ from gnnkit.utils.ranges import switch
 
 
 class AddedRelations(NamedTuple):
-    """The relations that a model adds to the graph's."""
+    """The relations that a model adds to the graph's.
+
+    Relational models with `inverse` or `self_loop` have weights for more relations than
+    the graph has: first the graph's, then the inverse ones, then the loops.
+    """
 
     inverse: bool = False  # whether each relation has an inverse one, numbered after all given ones
     loops: bool = False  # whether each node has an edge to itself, of the last relation

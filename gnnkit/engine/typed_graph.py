@@ -187,7 +187,11 @@ def _to(ids: Ids, device: torch.device) -> Tensor:
 
 
 class RelationRows:
-    """One relation's edges in a pass, and the rows that they read."""
+    """One relation's edges in a pass, and the rows that they read.
+
+    Layers of one relation, such as PyG's, read rows through it. Other ranks' rows are
+    exchanged when a layer reads them.
+    """
 
     def __init__(
         self, graph: RelationGraph, halo: Callable[[Tensor, RelationGraph], Tensor], *, alone: bool = True

@@ -36,6 +36,18 @@ class RowExchange:
     numbers. The constructor's arguments are the keys of `exchange`. `a + b` combines
     the schedule of one exchange with the codec of the other. Evaluation is always
     exact.
+
+    Derive from it to send fewer or smaller rows than exact training does, and
+    describe the effect in `costs`. The defaults make an exact exchange.
+
+    Examples:
+        >>> from gnnkit.exchange import RowExchange, codec
+        >>> from gnnkit.testing import check_exchange
+        >>> class Half(RowExchange):
+        ...     '''Sends 8 bits per number.'''
+        ...     def codec(self):
+        ...         return codec(8)
+        >>> check_exchange(Half)
     """
 
     exact: bool = False  # whether each pass sends all rows without loss
@@ -51,11 +63,18 @@ class RowExchange:
         return ""
 
     def schedule(self) -> Schedule | None:
-        """Creates a run's schedule, or None if each pass sends all rows."""
+        """Creates a run's schedule, or None if each pass sends all rows.
+
+        Called once per rank and run, so a schedule may keep rows from one pass to the
+        next.
+        """
         return None
 
     def codec(self) -> Codec | None:
-        """Creates a run's codec, or None to send numbers unencoded."""
+        """Creates a run's codec, or None to send numbers unencoded.
+
+        Called once per rank and run. Gradients are encoded in the same way as rows.
+        """
         return None
 
     @property
@@ -115,7 +134,11 @@ class _CombinedExchange(RowExchange):
 
 
 class ForwardPasses:
-    """An exchange's state in one run. Creates each step's forward pass."""
+    """An exchange's state in one run. Creates each step's forward pass.
+
+    A strategy with an argument `exchange` creates one in `setup`, passes each step's
+    forward pass to `ShardAdjacency.layers`, and saves `state_dict` in its own.
+    """
 
     def __init__(self, exchange: RowExchange, layout: Layout, *, pauses: bool) -> None:
         """Creates the schedule and the codec.

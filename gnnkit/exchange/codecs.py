@@ -14,11 +14,20 @@ class Codec(ABC):
     Not encoded are a rank's own rows, integers, softmax maxima and numbers that several
     holders must receive bitwise equal. A row that would not shrink is sent unencoded.
     Encoding must be a deterministic function of rows, ids and key.
+
+    Rows may be encoded in a background thread, so a codec must not keep state
+    between calls.
     """
 
     @abstractmethod
     def row_bytes(self, width: int) -> int:
-        """Returns the encoded size of a row of `width` numbers, in bytes."""
+        """Returns the encoded size of a row, in bytes.
+
+        All rows of one width have the same size, so receivers need no lengths.
+
+        Args:
+            width: Numbers per row.
+        """
 
     @abstractmethod
     def encode(self, rows: Tensor, ids: Tensor, key: int) -> Tensor:  # -> [n, row_bytes] uint8

@@ -34,7 +34,14 @@ class Quantized(RowExchange):
 
 
 def codec(bits: int) -> Codec | None:
-    """Returns the codec for 32 (none), 16, 8, 4 or 2 bits per number."""
+    """Returns the codec for a number of bits.
+
+    16 bits are bfloat16. Fewer bits are rounded stochastically, within each row's
+    range, so decoded numbers are unbiased.
+
+    Args:
+        bits: 32, 16, 8, 4 or 2 bits per number. 32 returns None, for no codec.
+    """
     if bits == 32:
         return None
     return Bfloat16() if bits == 16 else Packed(bits)

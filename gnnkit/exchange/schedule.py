@@ -31,10 +31,23 @@ class Schedule(ABC):
     (`transfer.backward`, `transfer.number`) therefore identifies an exchange in every
     pass. All ranks make the same choice of calling a transfer's `now`, `later` or
     `signal`.
+
+    Examples:
+        >>> from gnnkit.exchange import Schedule
+        >>> class Every(Schedule):
+        ...     '''Exchanges all rows in each pass.'''
+        ...     def receive(self, transfer, forward):
+        ...         return transfer.now()
     """
 
     def begin(self, forward: ForwardPass) -> None:  # noqa: B027 - most have nothing to do
-        """Called before a pass's first exchange."""
+        """Called before a pass's first exchange.
+
+        A schedule that counts passes, or decides once for a pass, does so here.
+
+        Args:
+            forward: The pass that begins.
+        """
 
     def check(self, operation: Operation) -> None:  # noqa: B027 - most serve all
         """Raises `UserError` if a layer's operation is unsupported.
@@ -65,7 +78,10 @@ class Schedule(ABC):
         return compute()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state for a checkpoint. Waits for rows in flight."""
+        """Returns the state for a checkpoint, as plain values and tensors.
+
+        Waits for rows in flight, because they will not arrive in a resumed run.
+        """
         return {}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:  # noqa: B027 - most have none

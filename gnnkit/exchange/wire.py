@@ -54,6 +54,10 @@ class Transfer:
 
     `now`, `start`, `later` and `signal` are collective: all ranks of the exchange call
     the same ones in the same order. `recv` must match the senders' `send`.
+
+    A `Schedule` receives one per exchange and chooses what happens to its rows:
+    `now` sends them and waits, `later` sends them in the background, `signal` tells the
+    receivers whether rows follow.
     """
 
     rows: Tensor  # [sum(send), ...] ordered by receiver, contiguous. With `index`, in any order
@@ -100,7 +104,10 @@ class Transfer:
         return torch.cat([rows[:first], own_rows, rows[first:]])
 
     def own_alone(self) -> Tensor:  # [sum(recv), ...]
-        """Returns this rank's own rows, with zeros for those of other ranks."""
+        """Returns this rank's own rows, with zeros for those of other ranks.
+
+        A schedule that skips the exchange starts from it.
+        """
         away = sum(self.recv) - self.recv[self.rank]
         return self.with_own(self.rows.new_zeros((away, *self.rows.shape[1:])))
 
@@ -109,7 +116,12 @@ class Transfer:
         return _without(rows, _own_range(self.recv, self.rank))
 
     def now(self) -> Tensor:  # [sum(recv), ...]
-        """Exchanges the rows and waits for them."""
+        """Exchanges the rows and waits for them. Collective.
+
+        Returns:
+            [sum(recv), ...] rows of all ranks, ordered by sender, this rank's own
+            included.
+        """
         return self.start().wait()
 
     def as_read(self) -> Tensor:  # [sum(send), ...]

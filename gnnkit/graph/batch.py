@@ -17,8 +17,20 @@ from gnnkit.graph.types import Floats, Ids
 class Block:
     """One hop of a sampled batch, renumbered from zero (DGL's MFG).
 
-    All edges lead to the first `num_dst` nodes of `src_nodes`. The optional fields are
-    edge columns, which code that selects or joins edges treats alike.
+    All edges lead to the first `num_dst` nodes of `src_nodes`. A layer reads one row
+    per source and computes one per destination, which the next block reads. The
+    optional fields are edge columns, which code that selects or joins edges treats
+    alike.
+
+    Examples:
+        >>> import numpy
+        >>> from gnnkit.graph import Block
+        >>> block = Block(
+        ...     indptr=numpy.array([0, 2]), indices=numpy.array([1, 2]),
+        ...     src_nodes=numpy.array([7, 4, 9]),
+        ... )
+        >>> block.num_dst, block.src_nodes[block.indices].tolist()  # 7 reads 4 and 9
+        (1, [4, 9])
     """
 
     indptr: Ids  # [num_dst + 1] int64
@@ -34,7 +46,9 @@ class Block:
 
     @property
     def edge_columns(self) -> dict[str, npt.NDArray[Any]]:  # [num_edges] each
-        """The edge columns that are present, by field name."""
+        """The edge columns that are present, by field name: `edge_ids`, `weight`,
+        `relation`.
+        """
         columns = {name: getattr(self, name) for name in EDGE_COLUMNS}
         return {name: column for name, column in columns.items() if column is not None}
 
@@ -54,7 +68,21 @@ EDGE_COLUMNS = tuple(Block.__dataclass_fields__)[3:]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MiniBatch:
-    """The blocks that compute `seeds`, outermost hop first."""
+    """The blocks that compute `seeds`, outermost hop first.
+
+    Layer i of a model reads `blocks[i]`. The sources of the last block contain the
+    seeds first, and each block's sources are the destinations of the block before it.
+    The feature rows to load are those of `input_nodes`.
+
+    Examples:
+        >>> import numpy
+        >>> from gnnkit.graph import CSC
+        >>> from gnnkit.sampler import NeighborSampler
+        >>> csc = CSC.from_edges([1, 2, 3], [0, 1, 2], 4)
+        >>> batch = NeighborSampler([2, 2]).sample(csc, numpy.array([0]), key=1)
+        >>> batch.input_nodes.tolist(), [block.num_dst for block in batch.blocks]
+        ([0, 1, 2], [2, 1])
+    """
 
     seeds: Ids  # [num_seeds] global ids
     blocks: Sequence[Block]
@@ -65,7 +93,10 @@ class MiniBatch:
 
     @property
     def input_nodes(self) -> Ids:
-        """Global ids of the feature rows that the first block reads."""
+        """Global ids of the feature rows that the first block reads, the seeds first.
+
+        In a batch that is sampled by time, a node may occur several times.
+        """
         if self.nodes is not None:
             return self.nodes
         return self.blocks[0].src_nodes if self.blocks else self.seeds

@@ -23,6 +23,16 @@ class CSC:
     native code on one thread, and raises `UserError` with the position of the first
     invalid value. Contiguous arrays of the types below are not copied, not even
     memory-mapped ones.
+
+    This is the form in which gnnkit samples and aggregates, because a node's in-edges
+    are adjacent. Build it with `from_edges`, unless the arrays are in this form
+    already.
+
+    Examples:
+        >>> from gnnkit.graph import CSC
+        >>> csc = CSC.from_edges([2, 0, 1], [0, 1, 0], num_nodes=3)
+        >>> csc.indptr.tolist(), csc.indices.tolist()
+        ([0, 2, 3, 3], [1, 2, 0])
     """
 
     indptr: Ids  # [num_nodes + 1] int64
@@ -92,7 +102,7 @@ class CSC:
 
     @property
     def num_nodes(self) -> int:
-        """Number of destinations."""
+        """Number of destinations. `num_sources` may differ, for example in a block."""
         return len(self.indptr) - 1
 
     @property
@@ -108,7 +118,9 @@ class CSC:
     def transpose(self, *, threads: int | None = None) -> tuple[CSC, Ids]:
         """Reverses every edge.
 
-        Also returns each new edge's position in this CSC [num_edges].
+        Also returns each new edge's position in this CSC [num_edges], by which edge
+        columns are reordered. Sources become destinations, so their numbers are
+        exchanged.
         """
         indptr, indices, positions = _core.csc_transpose(
             self.indptr, self.indices, self.num_sources, checked_threads(threads)

@@ -33,6 +33,17 @@ class SparseFeatures:
 
     The constructor sorts each row's columns. It raises `UserError` for duplicate
     columns in a row, for 2^31 columns or more, and for numbers beyond float32.
+
+    Use it for bag-of-words and one-hot features: memory, the exchange between hosts and
+    the first layer of models that `reads_sparse` are then proportional to the stored
+    numbers.
+
+    Examples:
+        >>> import numpy
+        >>> from gnnkit.graph import SparseFeatures
+        >>> features = SparseFeatures.of(numpy.eye(4, dtype=numpy.float32))
+        >>> features.shape, features.share, numpy.asarray(features[[2]]).tolist()
+        ((4, 4), 0.25, [[0.0, 0.0, 1.0, 0.0]])
     """
 
     csr: CSC  # rows are destinations, columns are sources; weighted
@@ -49,7 +60,10 @@ class SparseFeatures:
 
     @classmethod
     def of(cls, features: Features) -> SparseFeatures:
-        """Converts dense rows, dropping zeros."""
+        """Converts dense rows [num_nodes, width], dropping zeros.
+
+        Sparse rows are returned as they are.
+        """
         if isinstance(features, SparseFeatures):
             return features
         features = np.asarray(features)
@@ -95,7 +109,7 @@ class SparseFeatures:
         return self._wrap(indptr, csr.indices[entries], self.values[entries])
 
     def first(self, count: int) -> SparseFeatures:
-        """Returns the first rows, without copying them."""
+        """Returns the first `count` rows, without copying them."""
         indptr = self.csr.indptr[: count + 1]
         return self._wrap(indptr, self.csr.indices[: indptr[-1]], self.values[: indptr[-1]])
 
@@ -139,7 +153,11 @@ Features = Floats | PackedFeatures | SparseFeatures  # node features [num_nodes,
 
 
 def feature_arrays(features: Features) -> dict[str, Array]:
-    """Returns the arrays that store the features, by file name."""
+    """Returns the arrays that store the features, by file name.
+
+    `read_features` restores the features from them. Saved graphs, shards and stores use
+    the same names. Nothing is copied.
+    """
     if isinstance(features, PackedFeatures):
         scales = zip(SCALES, (features.scale, features.offset), strict=True)
         return {PACKED: features.kept} | {name: array for name, array in scales if array is not None}

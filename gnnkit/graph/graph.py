@@ -126,6 +126,21 @@ class Graph:
 
     `time_borders` are the times of the first validation and the first test edge, if
     edges are split by time. `date_columns` name features that are dates.
+
+    A graph is immutable, and its methods return new graphs. Create one with
+    `from_tables`, `from_edges`, or the method named after your library. Load and save
+    it with `load` and `save`.
+
+    Examples:
+        >>> from gnnkit.graph import Graph
+        >>> graph = Graph.from_edges(
+        ...     src=[0, 1, 2], dst=[1, 2, 3], features=[[1.0], [2.0], [3.0], [4.0]],
+        ...     labels=[0, 1, 0, 1], split=["train", "train", "val", "test"],
+        ... )
+        >>> graph
+        Graph(4 nodes, 3 edges, 1 features, 2 classes, 2 train, 1 val, 1 test)
+        >>> graph.csc.indices[graph.csc.indptr[2] : graph.csc.indptr[3]]  # edges into 2
+        array([1], dtype=int32)
     """
 
     csc: CSC
@@ -168,6 +183,12 @@ class Graph:
 
         Checks the new values and their rules with other fields. Unchanged fields were
         checked when this graph was created, so they are not read again.
+
+        Examples:
+            >>> from gnnkit.graph import Graph
+            >>> graph = Graph.from_edges([0, 1], [1, 2])
+            >>> graph.evolve(labels=[0, 1, 1], class_names=("a", "b")).num_classes
+            2
         """
         return self._with_changes(changes, frozenset())
 
@@ -245,17 +266,21 @@ class Graph:
 
     @property
     def label_summary(self) -> str:
-        """Number of classes, or of numbers to predict, as text."""
+        """Number of classes, or of numbers to predict, as text such as `2 classes`."""
         return f"{self.num_classes} {'numbers to predict' if self.labels.dtype.kind == 'f' else 'classes'}"
 
     @property
     def split_sizes(self) -> dict[str, int]:
-        """Number of nodes in train, val and test."""
+        """Number of nodes in train, val and test, by these names."""
         return {part.name.lower(): int(np.count_nonzero(self.split == part)) for part in Split if part}
 
     @property
     def is_split(self) -> bool:
-        """Whether nodes or edges are divided into training, validation and test."""
+        """Whether nodes or edges are divided into training, validation and test.
+
+        If not, training needs a split first, from `draw_split`, `split_by_time` or
+        `dataset.split`.
+        """
         of_edges = self.edge_split is not None and bool((self.edge_split > Split.NONE).any())
         return of_edges or bool(self.split.any()) or self.time_borders is not None
 
@@ -304,7 +329,9 @@ class Graph:
     def of(cls, value: Any) -> Graph:
         """Returns `value` if it is a `Graph`, or converts a PyG or DGL graph.
 
-        Raises `UserError` for anything else.
+        Functions that accept a user's graph call it. Raises `UserError` for anything
+        else, with the method that reads a NetworkX or SciPy graph, because these need
+        arguments.
         """
         if isinstance(value, Graph):
             return value
@@ -334,7 +361,7 @@ class Graph:
         """Builds the graph of the edges `src[i] -> dst[i]`. `edge_positions` store i.
 
         Args:
-            src: [num_edges] each edge's source.
+            src: [num_edges] each edge's source. Parallel edges and loops are kept.
             dst: [num_edges] each edge's destination.
             num_nodes: Number of nodes. Default: the number of feature rows, or the
                 largest id plus one. This id must be below max(1,000,000, 16 num_edges).
@@ -461,6 +488,13 @@ class Graph:
             missing: Words for missing values, as in `from_tables`.
             edge_label: Edge attribute like `label`, for tasks on labelled edges.
             time: Attributes of times, as in `from_tables`.
+
+        Examples:
+            >>> import networkx
+            >>> from gnnkit.graph import Graph
+            >>> graph = Graph.from_networkx(networkx.path_graph(["a", "b", "c"]))
+            >>> graph.num_edges, graph.node_ids.tolist()
+            (4, ['a', 'b', 'c'])
         """
         from gnnkit_formats.networkx import from_networkx
 
@@ -476,6 +510,12 @@ class Graph:
         Args:
             matrix: [num_nodes, num_nodes] sparse array or matrix.
             **fields: Features, labels, split and other fields, as in `from_edges`.
+
+        Examples:
+            >>> import scipy.sparse
+            >>> from gnnkit.graph import Graph
+            >>> Graph.from_scipy(scipy.sparse.csr_array([[0, 1], [0, 0]])).csc.indices
+            array([0], dtype=int32)
         """
         from gnnkit_formats.scipy import from_scipy
 
@@ -518,6 +558,11 @@ class Graph:
         Columns are float64 if float32 would change an integer, or round by more than
         1e-5 of the column's range.
 
+        This is the reader for data with names: it parses ids, class names, categories
+        and dates, and stores the names, so that a trained model can be applied to
+        tables with other rows. Raises `UserError` with table, column and row of the
+        first invalid cell.
+
         Args:
             edges: One row per edge.
             nodes: One row per node, or None.
@@ -551,6 +596,17 @@ class Graph:
             time: Column of times in `edges`, `nodes` or both, or one name for each:
                 integers, whole numbers or dates. Default: a column of integers or dates
                 that is named `time`, `timestamp`, `t` or similarly. `[]` reads none.
+
+        Examples:
+            >>> import pandas
+            >>> from gnnkit.graph import Graph
+            >>> people = pandas.DataFrame(
+            ...     {"id": ["ann", "bob"], "age": [30, 40], "label": ["cook", "smith"]}
+            ... )
+            >>> knows = pandas.DataFrame({"src": ["ann"], "dst": ["bob"]})
+            >>> graph = Graph.from_tables(knows, people)
+            >>> graph.feature_names, graph.class_names, graph.node_ids.tolist()
+            (('age',), ('cook', 'smith'), ['ann', 'bob'])
         """
         from gnnkit_formats.tables import from_tables
 
@@ -596,6 +652,12 @@ class Graph:
         """Loads a saved graph as read-only memory maps.
 
         Every value is checked once. Raises `UserError` with the file and position.
+
+        Examples:
+            >>> from gnnkit.graph import Graph
+            >>> Graph.from_edges([0, 1], [1, 2]).save("graph")
+            >>> Graph.load("graph").num_edges
+            2
         """
         folder = Path(folder)
         arrays, meta = load_arrays(folder)
@@ -652,7 +714,10 @@ class Graph:
 
     @property
     def edge_columns(self) -> EdgeColumns:
-        """The edge columns: weights, features, relations and positions."""
+        """The edge columns that are present, [num_edges, ...] each.
+
+        These are weights, features, relations, labels, split, times and positions.
+        """
         return EdgeColumns.of(self)
 
     def with_edges(self, csc: CSC, columns: EdgeColumns) -> Graph:
@@ -688,14 +753,22 @@ class Graph:
 
     @property
     def whole_features(self) -> Features:
-        """The features. Raises `UserError` if any cells are missing."""
+        """The features, [num_nodes, width].
+
+        Unlike the field, raises `UserError` if any cells are missing, because they
+        would be read as 0.
+        """
         if self.missing is not None:
             raise UserError(f"features have {len(self.missing):,} empty cells (Graph.missing): fill these first")
         return self.features
 
     @property
     def schema(self) -> Schema:
-        """The node and edge types. A graph without types has one of each."""
+        """The graph's node types, relations and feature tables.
+
+        A graph without types has one node type and one edge type, both named "". Models
+        for heterogeneous graphs are created from it.
+        """
         node_types, edge_types = self.node_types or (("", self.num_nodes),), self.edge_type_names or ("",)
         tables = self.feature_tables
         if tables is None and len(node_types) == 1:
@@ -723,6 +796,11 @@ class Graph:
         A reverse edge copies the original edge's features, type and position, but not
         its label, so that no task predicts it. Its type then leads in both directions,
         so the result has no `relations`.
+
+        Examples:
+            >>> from gnnkit.graph import Graph
+            >>> Graph.from_edges([0, 1], [1, 2]).symmetrize().num_edges
+            4
         """
         csc, order = self.csc.weighted(None).symmetrize(threads=threads)
         ends = [np.repeat(np.arange(self.num_nodes), np.diff(edges.indptr)) for edges in (csc, self.csc)]
@@ -773,6 +851,12 @@ class Graph:
         Args:
             shares: Fractions of the labelled nodes in train, val and test, such as 0.6,
                 0.2, 0.2. The remaining nodes are in no split.
+
+        Examples:
+            >>> from gnnkit.graph import Graph
+            >>> graph = Graph.from_edges([0, 1], [1, 2], 10, labels=[0, 1] * 5)
+            >>> graph.draw_split([0.6, 0.2, 0.2]).split_sizes
+            {'train': 6, 'val': 2, 'test': 2}
         """
         classes = self.labels if self.labels.ndim == 1 and self.labels.dtype.kind == "i" else None
         split = random_split(self.labelled, shares, seed, classes)
@@ -849,9 +933,10 @@ class Graph:
         return labelled(self.edge_labels) & (self.edge_split >= Split.NONE)
 
     def row_normalize(self) -> Graph:
-        """Divides each feature row by the sum of its absolute values.
+        """Divides each feature row by the sum of its absolute values, so rows sum to 1.
 
-        Zero rows are unchanged.
+        This suits bags of words, such as the features of Cora. Zero rows are unchanged,
+        and sparse features stay sparse.
         """
         rows = self.features
         unit_rows = rows.row_normalize() if isinstance(rows, SparseFeatures) else normalized(np.asarray(rows))

@@ -106,7 +106,15 @@ def why_numbers(values: Array, num_nodes: int) -> str:
 
 
 def labelled(labels: Labels) -> npt.NDArray[np.bool_]:  # [num_nodes]
-    """Marks the labelled nodes."""
+    """Returns which rows are labelled.
+
+    Args:
+        labels: [n, ...] in one of the forms of `Graph.labels`. An empty set of
+            classes is a label, -1 and NaN are none.
+
+    Returns:
+        [n] bool.
+    """
     if labels.dtype.kind == "f":
         has_label: npt.NDArray[np.bool_] = ~np.isnan(labels)
         return has_label if has_label.ndim == 1 else np.asarray(has_label.any(axis=1))

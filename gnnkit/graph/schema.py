@@ -43,12 +43,22 @@ class FeatureTable:
 
     @property
     def columns(self) -> slice:
-        """The table's columns in `Graph.features`."""
+        """The table's columns in `Graph.features`, as a slice."""
         return slice(self.first, self.first + self.width)
 
 
 class Relation(NamedTuple):
-    """An edge type with the node types at its ends, as in PyG."""
+    """An edge type with the node types at its ends, as in PyG.
+
+    A named tuple, so it equals PyG's `(source, name, destination)` and can index a
+    `HeteroData`. Two relations may share a name if their ends differ.
+
+    Examples:
+        >>> from gnnkit.graph import Relation
+        >>> relation = Relation("author", "writes", "paper")
+        >>> relation == ("author", "writes", "paper"), relation.edge_type
+        (True, 'author-writes-paper')
+    """
 
     source: str
     name: str
@@ -56,7 +66,9 @@ class Relation(NamedTuple):
 
     @property
     def edge_type(self) -> str:
-        """The relation's name in `Graph.edge_type_names`."""
+        """The relation's name in `Graph.edge_type_names`, for example
+        `author-writes-paper`.
+        """
         return "-".join(self)
 
 
@@ -64,7 +76,16 @@ class Relation(NamedTuple):
 class Schema:
     """Node types with their id ranges and feature tables, and numbered edge types.
 
-    A homogeneous graph has one unnamed range, one table and one relation.
+    The description of a heterogeneous graph that is stored with a trained model,
+    without any of the graph's arrays. Node ids are consecutive within a type, so a type
+    is a range of ids. A homogeneous graph has one unnamed range, one table and one
+    relation.
+
+    Examples:
+        >>> from gnnkit.graph import Schema
+        >>> schema = Schema((("author", 3), ("paper", 5)), ("author-writes-paper",))
+        >>> schema.nodes("paper"), schema.several
+        (slice(3, 8, None), True)
     """
 
     node_types: NodeTypes

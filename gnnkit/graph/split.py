@@ -16,7 +16,17 @@ from gnnkit.utils.ranges import real, shown
 
 
 class Split(IntEnum):
-    """The part of the split that a node belongs to: one value of `Graph.split`."""
+    """The part of the split that a node belongs to: one value of `Graph.split`.
+
+    The loss reads TRAIN nodes. The best epoch, early stopping and decision thresholds
+    depend on VAL nodes, and TEST nodes are only measured. NONE nodes pass messages and
+    are predicted, but they are neither trained on nor measured.
+
+    Examples:
+        >>> from gnnkit.graph import Split
+        >>> Split.of(["train", "val", "none"], num_nodes=3)
+        array([1, 2, 0], dtype=int8)
+    """
 
     NONE = 0
     TRAIN = 1
@@ -58,6 +68,11 @@ class Split(IntEnum):
             train: [num_nodes] bool.
             val: [num_nodes] bool.
             test: [num_nodes] bool.
+
+        Examples:
+            >>> from gnnkit.graph import Split
+            >>> Split.of_masks([True, False], [False, True], [False, False])
+            array([1, 2], dtype=int8)
         """
         masks = [checks.array(f"{name} mask", mask) for name, mask in zip(SPLITS, (train, val, test), strict=True)]
         for name, mask in zip(SPLITS, masks, strict=True):

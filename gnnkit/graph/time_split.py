@@ -26,7 +26,12 @@ BY_TIME = "{by: time, shares: [0.7,0.15,0.15]}"
 
 @dataclass(frozen=True, slots=True)
 class TimeSplit:
-    """Where to split rows by time: at shares of the rows, or at two times."""
+    """Where to split rows by time: at shares of the rows, or at two times.
+
+    `Graph.split_by_time` and `dataset.split` use it for nodes and for edges. Rows with
+    equal times are on the same side of a border, so that no test row is as old as a
+    training row.
+    """
 
     name: str  # argument or configuration key, for messages
     shares: Sequence[float] | None  # of rows in train, val and test, which add up to 1

@@ -32,26 +32,69 @@ if TYPE_CHECKING:
 
 
 class Job(JobFacts, ABC):
-    """One job of the command line, under its name in the group `gnnkit.job`."""
+    """One job of the command line, under its name in the group `gnnkit.job`.
+
+    Derive from `Run` for a job with a run folder, from `OnRanks` for one that starts
+    the workers, and from this class only for a job that writes nothing. Class
+    attributes from `JobFacts` declare what the job reads, so that gnnkit checks only
+    these keys.
+    """
 
     on_ranks: ClassVar[bool] = False  # False: only the leader's process does the job
 
     @abstractmethod
     def start(self, order: Order) -> Result:
-        """Does the job, and prints the result."""
+        """Does the job, and prints the result.
+
+        Args:
+            order: The request, with checked settings.
+
+        Returns:
+            The result. Its `exit_code` becomes that of the command.
+        """
 
     def check(self, order: Order) -> Order:
-        """Raises `UserError` if the job cannot do the order."""
+        """Raises `UserError` if the job cannot do the order.
+
+        Called before anything is started or written.
+
+        Args:
+            order: The request.
+
+        Returns:
+            The order, with values that the check has resolved.
+        """
         return order
 
     def preload(self, order: Order) -> None:
-        """Imports the job's modules, once before several processes fork."""
+        """Imports the job's modules, once before several processes fork.
+
+        Without it, each process would import them again, which takes seconds per
+        process.
+
+        Args:
+            order: The request.
+        """
 
 
 class Run(Job):
     """A job with a run folder, which holds the configuration and `result.json`.
 
-    Plugins are checked before the folder is created.
+    Implement `work`, which does the job and returns its figures. gnnkit creates the
+    folder, records the configuration, prints the result, and uploads the folder if
+    `upload` is set. Plugins are checked before the folder is created.
+
+    Examples:
+        >>> from gnnkit import Result
+        >>> from gnnkit.jobs import Run
+        >>> class Sizes(Run):
+        ...     '''Counts nodes and edges.'''
+        ...     name = "sizes"
+        ...     reads_strategy = False
+        ...     def work(self, order):
+        ...         graph = order.load_graph()
+        ...         sizes = {"nodes": graph.num_nodes, "edges": graph.num_edges}
+        ...         return Result(self.name, sizes)
     """
 
     def start(self, order: Order) -> Result:
@@ -180,7 +223,12 @@ class Run(Job):
         return replace(order, settings=replace(only, notes=(*only.notes, note)))
 
     def done(self, order: Order) -> Result | None:
-        """Returns the stored result if the run folder holds one of the same job."""
+        """Returns the stored result if the run folder holds one of the same job, else
+        None.
+
+        A result ends the job at once, for jobs that are repeated until they have
+        succeeded. Default: None, so the job is always done.
+        """
         return None
 
     @abstractmethod
@@ -193,7 +241,13 @@ class Run(Job):
         """
 
     def finish(self, order: Order, result: Result, seconds: float) -> Result:
-        """Adds figures on the leader. `seconds` is the wall time of the job."""
+        """Adds figures on the leader, after the ranks have ended.
+
+        Args:
+            order: The request.
+            result: The result of `work`.
+            seconds: Wall time of the job.
+        """
         return result
 
     def decided(self, order: Order, meanwhile: Callable[[], None] = lambda: None) -> Order:
@@ -210,7 +264,12 @@ class Run(Job):
 
 
 class OnRanks(Run):
-    """A run of several ranks, started by the launcher or externally."""
+    """A run of several ranks, started by the launcher or externally.
+
+    The leader prepares what `needs` lists, starts the ranks, and watches them.
+    Implement `rank_work`, which returns the function that each rank calls. When a rank
+    fails, the others are ended and its error is raised.
+    """
 
     on_ranks = True
 
@@ -226,7 +285,14 @@ class OnRanks(Run):
         self.rank_work(trains=order.source.trains)
 
     def needs(self, order: Order) -> Needs:
-        """Returns the data that the ranks read. `order` must not contain `auto`."""
+        """Returns the data that the ranks read.
+
+        Override it to prepare less than training needs, or more. `order` must not
+        contain `auto`.
+
+        Args:
+            order: The request, after `decided`.
+        """
         from gnnkit.jobs.fits import Parts, may_stay
         from gnnkit.jobs.models import reads_sparse
         from gnnkit.model.padding import ordered_layer

@@ -35,7 +35,12 @@ _PATHS = ("root", "path", "manifest", "checkpoint", "resume")  # keys whose valu
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A request for a job. Each step passes a modified copy to the next."""
+    """A request for a job. Each step passes a modified copy to the next.
+
+    It joins the typed settings with the objects that a Python caller passed instead of
+    keys: a graph and a model. A job reads its settings from `settings`, its own keys
+    from `settings.job_keys`, and writes into `run_folder`.
+    """
 
     settings: Settings
     graph: Graph | None = None  # replaces the data set
@@ -48,13 +53,17 @@ class Order:
 
     @property
     def source(self) -> ModelSource:
-        """The source of the model. Imports torch."""
+        """The source of the model: the caller's object, or the configured plugin.
+
+        It answers what a job must know about the model before creating it. Imports
+        torch.
+        """
         from gnnkit.jobs.models import ModelSource
 
         return ModelSource(self.settings.model, self.model)
 
     def load_graph(self) -> Graph:
-        """Returns the graph, with column names."""
+        """Returns the caller's graph, or else the data set's, with column names."""
         from gnnkit.prepare.inputs import with_names
 
         return with_names(self.settings, self.graph)
@@ -76,7 +85,9 @@ class Order:
 
     @property
     def run_folder(self) -> Path:
-        """The run folder, after its creation."""
+        """The run folder. Fails before its creation, and on ranks other than the
+        leader.
+        """
         assert isinstance(self.folder, Path)
         return self.folder
 

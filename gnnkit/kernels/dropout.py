@@ -33,6 +33,9 @@ def derive(key: int, *values: int) -> int:
     """Derives a key from a key and numbers, as in `derive(seed, step, layer)`.
 
     Equals the native core's `rng::derive`.
+
+    Different numbers give unrelated keys, so it replaces random number generators,
+    whose state would depend on the order of draws.
     """
     for value in values:
         key = _mix(key ^ _mix((value + _GOLDEN) & _MASK))

@@ -11,7 +11,11 @@ from gnnkit.graph import Ids
 
 
 class ProductRows(ABC):
-    """Rows [n, width] that are not stored as a tensor, and have no gradient."""
+    """Rows [n, width] that are not stored as a tensor, and have no gradient.
+
+    A layer can multiply them by a weight, which gives a tensor, and nothing else.
+    Sparse rows and rows on disk are of this kind.
+    """
 
     @property
     @abstractmethod

@@ -40,7 +40,11 @@ class Places:
 
 
 class SparseRows(ProductRows):
-    """Rows [n, width] that store only non-zero numbers."""
+    """Rows [n, width] that store only non-zero numbers.
+
+    A model that `reads_sparse` receives them instead of a tensor, if the features are
+    sparse. Layer 0 multiplies them by its first weight, which gives a dense tensor.
+    """
 
     def __init__(self, places: Places, values: Tensor, dtype: torch.dtype | None = None) -> None:
         """Stores the numbers.

@@ -5,8 +5,8 @@ Torch's store listens on all interfaces. Here, a death is detected at once, the 
 names the rank that failed first, and ranks rendezvous in an anonymous file, with a
 secret token. Results and errors are returned as JSON and never pickled.
 
-A process starts in `entry`. A `child` is one process as seen by the launching process,
-and a `group` is all of them. The `watchdog` detects a group that hangs.
+A process starts in `entry`. A `child` represents one process in the launching process,
+a `group` represents all of them, and the `watchdog` detects a group that hangs.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def launch_at(
     names: Sequence[str] | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[int, Any]:
-    """Runs this machine's processes of a run that may have others elsewhere.
+    """Runs the part of a distributed run that belongs to this machine.
 
     Otherwise like `launch`.
 
@@ -105,7 +105,7 @@ def launch_at(
 
 @contextlib.contextmanager
 def _meeting_file() -> Iterator[str]:
-    """Yields a file that this user's processes can open, removed with this process."""
+    """Yields a file for the rendezvous that only this user's processes can open."""
     if not hasattr(os, "memfd_create"):
         with tempfile.TemporaryDirectory() as folder:  # mode 0700
             yield os.path.join(folder, "store")
@@ -152,7 +152,8 @@ def run_in_child(
         patience: How long to wait for progress. Default: `Patience()`.
         beside: Called once, as soon as the process has started. If it raises, the
             process is ended. Default: does nothing.
-        meanwhile: Called a few times per second after that, likewise.
+        meanwhile: Called a few times per second after that. An error ends the
+            process too.
     """
     if is_inline() and not always:
         beside()

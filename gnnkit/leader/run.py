@@ -12,7 +12,11 @@ from gnnkit.utils.documents import Json
 
 
 class LeaderRun(ABC):
-    """A `LeaderHook`'s run on one rank. It is None in a user's `Trainer`."""
+    """A `LeaderHook`'s run on one rank. It is None in a user's `Trainer`.
+
+    A hook uses it to do what only gnnkit's own runs support: move nodes to other
+    workers, run a program during training, and record values in the run folder.
+    """
 
     folder: Path  # the run folder
     timeout: float  # seconds, `comm.timeout`
@@ -22,7 +26,14 @@ class LeaderRun(ABC):
 
     @abstractmethod
     def progress(self, activity: str) -> None:
-        """Reports this rank's activity, for the messages of the launcher's watchdog."""
+        """Reports this rank's activity, for the messages of the launcher's watchdog.
+
+        Call it before long work between two steps. Otherwise, the watchdog may consider
+        the rank hung.
+
+        Args:
+            activity: A few words, such as `cutting new shards`.
+        """
 
     @abstractmethod
     def take_shard(self, module: Any, name: str, balance: Mapping[str, float]) -> None:
@@ -35,7 +46,12 @@ class LeaderRun(ABC):
 
     @abstractmethod
     def note(self, fields: Mapping[str, Any]) -> None:
-        """Adds plain values to `coordination.json`. Rank 0 only."""
+        """Adds plain values to `coordination.json`, where they survive a restart. Rank
+        0 only.
+
+        Args:
+            fields: JSON values by name, which replace those of the same name.
+        """
 
     @abstractmethod
     def run_program(self, name: str, request: Mapping[str, Any], meanwhile: Callable[[], None]) -> Json:

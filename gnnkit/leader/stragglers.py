@@ -15,7 +15,11 @@ LEAST = 0.005  # minimum difference in seconds per step. Smaller ones are schedu
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A worker that has become slow."""
+    """A worker that has become slow.
+
+    Reported on standard error and in `result.json`. A worker that recovers may be
+    reported again.
+    """
 
     rank: int
     step: int

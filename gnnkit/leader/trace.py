@@ -1,4 +1,4 @@
-"""A trace of all ranks, `trace.json`, in the format of Chrome and ui.perfetto.dev."""
+"""The trace of all ranks, `trace.json`, which Chrome and ui.perfetto.dev display."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def save(tracks: Sequence[Track], folder: Path) -> None:
 
 
 def to_chrome(tracks: Sequence[Track]) -> Json:
-    """Returns plain data in which ranks are processes and tracks are threads."""
+    """Returns the trace in Chrome's format: ranks as processes, tracks as threads."""
     begin = min((span[2] for track in tracks for span in track.spans), default=0.0)
     events = [event for track in tracks for event in _events(track, begin)]
     offsets = {f"rank {track.rank}": track.offset for track in tracks if track.offset}
@@ -131,7 +131,7 @@ def _name_event(kind: str, rank: int, number: int, name: str) -> Mapping[str, An
 
 
 def computing(spans: Iterable[Span]) -> Iterator[Span]:
-    """Yields the parts of steps without exchange, synchronisation or waiting."""
+    """Yields the parts of steps without exchange, synchronisation and waiting."""
     sorted_spans = sorted(spans, key=lambda span: span[2])
     blocking = [span for span in sorted_spans if span[0] in _BLOCKING]
     first = 0

@@ -32,7 +32,12 @@ Log = Callable[[Mapping[str, float], int], None]  # arguments: scalars by name, 
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """One worker's state after a step."""
+    """One worker's state after a step.
+
+    Every worker sends one to rank 0 after each step, without waiting. Times are
+    wall-clock seconds of this step, divided into phases that do not overlap.
+    `LeaderHook.after_step` receives the states of all workers.
+    """
 
     rank: int
     epoch: int
@@ -55,7 +60,9 @@ class WorkerState:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """The step's time by phase."""
+        """The step's time by phase: `wait`, `compute`, `exchange` and `sync`, in
+        seconds.
+        """
         return {
             "wait": self.seconds_wait,
             "compute": self.seconds_compute,

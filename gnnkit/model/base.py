@@ -28,6 +28,24 @@ class GraphModel(nn.Module):
     can be called with plain tensors, `model(x, edge_index)`, or with a `Graph`. The
     constructor's first arguments are `in_features` and `num_classes`. Its other
     arguments are the keys of the model's YAML.
+
+    Derive from it to write a model that runs on every layout and on sampled batches.
+    Implement `layer`, which reads its neighbours' rows through the adjacency only. A
+    model never learns whether the rows are on this rank.
+
+    Examples:
+        >>> import torch
+        >>> from torch import nn
+        >>> from gnnkit.model import GraphModel
+        >>> class Mean(GraphModel):
+        ...     def __init__(self, in_features, num_classes, num_layers=1):
+        ...         super().__init__()
+        ...         self.num_layers = num_layers
+        ...         self.linear = nn.Linear(in_features, num_classes)
+        ...     def layer(self, index, x, adjacency):
+        ...         return self.linear(adjacency.aggregate(x, reduce="mean"))
+        >>> Mean(2, 3)(torch.ones(4, 2), torch.tensor([[0, 1], [1, 0]])).shape
+        torch.Size([4, 3])
     """
 
     num_layers: int
@@ -48,7 +66,20 @@ class GraphModel(nn.Module):
 
     @abstractmethod
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
-        """Computes layer `index`. The last layer returns logits."""
+        """Computes layer `index`, from 0. The last layer returns logits.
+
+        Collective in forward and backward if several ranks share the graph, so every
+        rank must perform the same operations on the adjacency, even without rows.
+
+        Args:
+            index: The layer's number.
+            x: [num_src, ...] rows of the layer's sources: the features for layer 0,
+                else the previous layer's result.
+            adjacency: The layer's in-edges.
+
+        Returns:
+            [num_dst, ...] one row per destination.
+        """
 
     def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
         """Computes logits [num_dst, num_classes].
@@ -65,10 +96,20 @@ class GraphModel(nn.Module):
 
     @classmethod
     def check_columns(cls, names: Sequence[str]) -> None:
-        """Raises `UserError` if the data do not have the model's columns."""
+        """Raises `UserError` if the data do not have the model's columns.
+
+        Called with the feature names before ranks start, so a model that reads certain
+        columns can name the missing ones. Default: accepts all data.
+
+        Args:
+            names: [width] names of the feature columns.
+        """
 
     def decayed_parameters(self) -> Iterable[Parameter]:
-        """The parameters that `trainer.weight_decay` applies to."""
+        """The parameters that `trainer.weight_decay` applies to. Default: all.
+
+        Override it to exclude biases or embeddings, for example.
+        """
         return self.parameters()
 
 
@@ -79,6 +120,10 @@ class ConvModel(GraphModel):
     activation and dropout are fused into one pass over the rows.
 
     Subclasses set `convs`, modules called with (x, adjacency).
+
+    Use it for a model that repeats one convolution, as `gcn`, `sage`, `gat` and
+    `gin` do. The constructor creates `convs` for its widths, and the base class does
+    the rest.
     """
 
     convs: nn.ModuleList
@@ -130,11 +175,17 @@ class ConvModel(GraphModel):
         return out
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, f]
-        """Applies dropout, before the first convolution."""
+        """Applies dropout, before the first convolution.
+
+        A subclass whose convolution includes the dropout of its input returns `x`.
+        """
         return adjacency.dropout(x, self.dropout, training=self.training)
 
     def activate(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, f]
-        """Applies the activation and dropout, before every other convolution."""
+        """Applies the activation and dropout, before every other convolution.
+
+        A subclass with another activation than ReLU overrides it.
+        """
         return adjacency.relu_dropout(x, self.dropout, training=self.training)
 
 

@@ -1,4 +1,4 @@
-"""A rank's edges as the `edge_index` read by PyG layers.
+"""A rank's edges in the form of the `edge_index` that PyG layers read.
 
 Rows are numbered per rank: its own rows, then the halo. Layers read rows through
 `edge_index[0]` and write rows through `edge_index[1]`, so `x` may hold own rows only.
@@ -49,7 +49,7 @@ _FACTS = {
 _COPIES = ("to", "long", "clone", "contiguous", "detach", "cpu", "cuda")
 _LARGEST = ("max", "amax")
 _EXTREMES = ("amax", "amin")
-_SUMMED = (torch.float32, torch.float64, torch.bfloat16)  # types of rows that kernels sum
+_SUMMED = (torch.float32, torch.float64, torch.bfloat16)  # dtypes that kernels can sum
 _EXPANDING = ("view", "reshape", "unsqueeze", "expand", "expand_as", "__getitem__", "view_as")
 _LOOPS_OF_TWO = (
     "looks for self-loops, or adds them, between nodes of two types: use add_self_loops=False, or relations between "
@@ -152,7 +152,7 @@ class Pass:
         return None if self.rank_graph.weight is not None else lambda: self._adjacency.aggregate(rows())
 
     def adds(self, rows: Tensor) -> bool:
-        """Whether kernels add up this type's rows."""
+        """Whether kernels can sum rows of this dtype."""
         edges = self.rank_graph.edges
         return edges is not None and rows.dtype in _SUMMED and rows.device == edges.device
 
@@ -163,8 +163,8 @@ class Pass:
     def _rows(self, x: Tensor, get_x: Callable[[], Tensor]) -> Lazy:
         """Returns `x` with the halo, exchanged once for all edges that read it.
 
-        It is kept until the pass ends: all ranks would exchange the same rows again
-        only if they freed them alike.
+        The result is kept until the pass ends. If memory were freed earlier, ranks
+        might disagree on which exchanges to repeat.
         """
         key = (id(x), version_of(x), torch.is_grad_enabled())
         rows = self._with_halos.get(key)
@@ -212,13 +212,13 @@ class Pass:
 
 
 class _Ends(Tensor):
-    """A rank's row numbers, whose values must not be used as numbers."""
+    """The row numbers of a rank's edges, which may only be used to index rows."""
 
     graph_pass: Pass
     edge_set: EdgeSet
 
     def replace(self, rows: Tensor) -> None:
-        """Makes this tensor stand for other rows of the same shape."""
+        """Points this tensor to other rows of the same shape."""
         ends = list((rows if isinstance(self, Edges) else self.edge_set.edge_index).unbind(0))
         if not isinstance(self, Edges):
             ends[isinstance(self, Destinations)] = rows
@@ -249,7 +249,7 @@ class Edges(_Ends):
 
     @property
     def ends(self) -> tuple[Sources, Destinations]:
-        """Source rows and destination rows."""
+        """The rows at the edges' sources and at their destinations."""
         return _ends_of(self.edge_set, self.graph_pass)
 
 
@@ -334,7 +334,8 @@ def _serve(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 def _on_plain(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Calls a function as PyG does, on plain tensors.
 
-    Edges that it changes in place get new memory, because later passes read the old.
+    Edges that the function changes in place are copied, because later passes read the
+    original ones.
     """
     target = written(func, args, kwargs)
     if not isinstance(target, _Ends):
@@ -531,7 +532,7 @@ def _shift(func: Any, input: Any, other: Any, *, alpha: int = 1) -> Any:
 
 
 def _offsets(value: Any) -> list[int] | None:
-    """Reads a row offset, or the offsets of sources and destinations [2, 1]."""
+    """Returns the row offsets of sources and destinations from one number or [2, 1]."""
     if isinstance(value, int) and not isinstance(value, bool):
         return [value]
     if type(value) is Tensor and value.dtype == torch.int64 and value.shape in ((), (1,), (2, 1)):

@@ -13,9 +13,11 @@ from gnnkit.utils.ranges import MAX_WIDTH, real, switch, whole
 
 
 class GATConv(nn.Module):
-    """Sums W x over in-edges with multi-head attention.
+    """Multi-head attention over in-edges, one layer of a GAT.
 
-    Attention is softmax(leaky_relu(a_src . W x_u + a_dst . W x_v [+ a_edge . e])).
+    Attention is softmax(leaky_relu(a_src . W x_u + a_dst . W x_v [+ a_edge . e])) over
+    the in-edges of a node, on all ranks. On CPUs, nothing is stored per edge for the
+    backward pass.
     """
 
     def __init__(

@@ -13,9 +13,10 @@ from gnnkit.model.base import ConvStack
 
 
 class GCNConv(nn.Module):
-    """Computes D_in^-1/2 A D_out^-1/2 X W + b.
+    """Computes D_in^-1/2 A D_out^-1/2 X W + b, one layer of a GCN.
 
-    Multiplies by W first if this is cheaper.
+    Multiplies by W first if this is cheaper, which all ranks decide alike from the
+    widths.
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:

@@ -66,7 +66,11 @@ class GIN(ConvStack):
 
 
 class GINE(GIN):
-    """GIN with edge features in its messages (Hu et al., ICLR 2020)."""
+    """GIN with edge features in its messages (Hu et al., ICLR 2020).
+
+    Choose it for graphs with informative edge features, such as bond types. It requires
+    edge features, and computes one message per edge.
+    """
 
     reads_sparse = False  # a ReLU precedes the sum
 

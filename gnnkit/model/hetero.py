@@ -1,4 +1,4 @@
-"""Unmodified PyG models of rows by node type: forward(x_dict, edge_index_dict)."""
+"""Unmodified PyG models for heterogeneous graphs: forward(x_dict, edge_index_dict)."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _FEW, _FEW_EDGES = 12, 30  # nodes of each type and edges of each relation, in a
 
 
 class HeteroModel(EdgeIndexModel):
-    """A module of (x_dict, edge_index_dict), for full graphs and sampled batches.
+    """Runs a module of (x_dict, edge_index_dict) on full graphs and sampled batches.
 
     `x_dict` contains this rank's rows of each node type, with the columns of the type's
     feature table, and a column of ones for a type without features. `edge_index_dict`
     contains each relation's edges (source type, name, destination type), numbered
     within the types. As in `EdgeIndexModel`, other ranks' rows are exchanged whenever a
-    layer reads rows through `edge_index[0]`, for each relation those that it reads. All
-    types and relations are present, also those without rows or edges in a batch.
+    layer reads rows through `edge_index[0]`, but only those that the relation reads.
+    All types and relations are present, also those without rows or edges in a batch.
     """
 
     reads_sparse = True  # types of different widths are stored side by side, as sparse columns
@@ -64,7 +64,7 @@ class HeteroModel(EdgeIndexModel):
         self._arguments, self.reads_relations = arguments, True
         self._schema: Schema | None = None
         self._trial: HeteroTrial | None = None
-        self._tables: tuple[SparseRows, Tensors] | None = None  # dense rows by type of the last sparse rows
+        self._tables: tuple[SparseRows, Tensors] | None = None  # the last sparse rows, and their dense form by type
 
     def _inspect(self, module: nn.Module) -> None:
         return None
@@ -147,7 +147,7 @@ class HeteroModel(EdgeIndexModel):
                 )
 
     def check_link_ends(self, number: int) -> None:
-        """Raises `UserError` if ends of a predicted relation have no output rows.
+        """Raises `UserError` if a predicted relation has ends without output rows.
 
         Args:
             number: The relation's position in `Schema.relations`.
@@ -231,7 +231,7 @@ class HeteroModel(EdgeIndexModel):
         return logits
 
     def _ids(self, rows: Tensor, draw: int, graph: TypedGraph) -> Tensor | None:
-        """Returns the node ids of rows that dropout reads, None for other rows."""
+        """Returns the node ids that key dropout, or None for rows without ids."""
         assert self._trial is not None
         name = self._trial.dropouts[draw] if draw < len(self._trial.dropouts) else None
         return graph.nodes[name] if name is not None and len(rows) == len(graph.nodes[name]) else None
@@ -255,7 +255,7 @@ class HeteroModel(EdgeIndexModel):
 
 
 class TypedPools:
-    """The pools of batch statistics, for rows of one node type at a time."""
+    """Provides the pools of batch statistics, one for each call of a normalisation."""
 
     def __init__(
         self,

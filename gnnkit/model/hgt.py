@@ -16,7 +16,11 @@ from gnnkit.utils.ranges import MAX_WIDTH, whole
 
 
 class TypedLinear(nn.Module):
-    """A linear layer with one weight and one bias per node type."""
+    """A linear layer with one weight and one bias per node type.
+
+    Each row is multiplied by the weight of its type, which follows from its node id. As
+    PyG's `HeteroLinear`, but for rows of an adjacency.
+    """
 
     def __init__(self, in_features: int, out_features: int, num_node_types: int) -> None:
         super().__init__()
@@ -26,7 +30,7 @@ class TypedLinear(nn.Module):
             nn.init.xavier_uniform_(of_type)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_rows, f] -> [num_rows, k]
-        """Computes the products of the first source rows of an adjacency."""
+        """Multiplies the first source rows, each by the weight of its node type."""
         return adjacency.row_types(x.shape[0], len(self.weight)).products(x, self.weight, self.bias)
 
 
@@ -78,7 +82,7 @@ class HGTConv(nn.Module):
         return gate * out + (1 - gate) * rows
 
     def scores(self, rows: Tensor, targets: Tensor, edges: TypedEdges) -> Tensor:  # [num_edges, H]
-        """Computes the products of queries with keys by relation."""
+        """Computes attention scores: queries times keys, transformed by relation."""
         keys = rows[:, : self.heads * self.width].view(-1, self.heads, self.width)
         weight = self.key_relation * (self.prior / math.sqrt(self.width))[..., None, None]
         return edges.dot(edges.sources.head_products(keys, weight), targets.view(-1, self.heads, self.width))
@@ -94,9 +98,9 @@ class HGT(ConvModel):
 
     Follows the paper and PyG's `HGTConv`, whose attention is a softmax across the
     in-edges of all relations, unlike DGL's, which averages the relations. The relative
-    temporal encoding is not available. Every node keeps a share of its row by the
-    learned gate of its type, also nodes of a type that no edge enters, which PyG's
-    layer drops. A linear layer turns the last convolution's rows into logits.
+    temporal encoding is not available. Every node keeps a share of its row, set by
+    a learned gate per type, even if no edge enters the type, whose rows PyG's layer
+    drops. A linear layer maps the last convolution's rows to logits.
 
     Args:
         in_features: Number of input features.

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nodes:
-    """This rank's owned nodes, and their in-edges."""
+    """This rank's owned nodes, and their in-edges: what a program may read.
+
+    Rows are in the order of `adjacency.src_nodes`. Features, labels and split are those
+    of the graph, so a program can start from them. Every rank has such an object, and a
+    rank may own no nodes.
+    """
 
     adjacency: Adjacency
     comm: Communicator
@@ -29,7 +34,17 @@ class Nodes:
     split: Tensor  # [num_owned] int8, values of `Split`
 
     def sum(self, x: Tensor) -> Tensor:  # [num_owned, ...] -> [...]
-        """Sums over all ranks' nodes, bitwise equal on all ranks. Collective."""
+        """Sums over all ranks' nodes, bitwise equal on all ranks. Collective.
+
+        Use it for quantities of the complete graph, such as the rank of nodes without
+        out-edges in PageRank.
+
+        Args:
+            x: [num_owned, ...] a value per owned node.
+
+        Returns:
+            [...] the sum.
+        """
         return self.comm.all_reduce(x.sum(0))
 
 
@@ -42,6 +57,21 @@ class Program(ABC):
     `max_iterations` steps. Values are floating-point, and nothing is differentiated. A
     program is a plugin of the kind `model`. The constructor's arguments are the keys of
     its YAML.
+
+    Use it for PageRank, label propagation, connected components and other algorithms
+    on the vertices of a graph, on the same layouts as training. A run iterates a
+    program instead of training it, and `values.npy` in its folder contains the values.
+
+    Examples:
+        >>> import torch
+        >>> from gnnkit.model import Program
+        >>> class Reach(Program):
+        ...     '''Marks all nodes that node 0 reaches.'''
+        ...     def start(self, nodes):
+        ...         ids = nodes.adjacency.src_nodes[: nodes.adjacency.num_dst]
+        ...         return (ids == 0).float()[:, None]
+        ...     def step(self, x, nodes):
+        ...         return torch.maximum(x, nodes.adjacency.aggregate(x, reduce="max"))
     """
 
     self_loops = False  # True: nodes without a self-loop get one, of weight 1

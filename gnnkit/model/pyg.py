@@ -38,6 +38,18 @@ class PyG(GraphModel):
     TAGConv receive edge weights. GCNConv and TAGConv must be created with
     `normalize=False`. They then equal the same layers with `normalize=True` on the
     complete graph.
+
+    Use it for models that are a list of PyG layers. For other PyG models, pass the
+    module itself to `gnnkit.train`: its `forward(x, edge_index)` is called with the
+    rank's edges.
+
+    Examples:
+        >>> from torch import nn
+        >>> from torch_geometric.nn import SAGEConv
+        >>> from gnnkit.model.pyg import PyG
+        >>> model = PyG([SAGEConv(8, 16), nn.ReLU(), nn.Dropout(0.5), SAGEConv(16, 3)])
+        >>> model.num_layers
+        2
     """
 
     adds_rows_itself = True

@@ -24,6 +24,16 @@ class BatchNorm(nn.BatchNorm1d):
     on all ranks. In an epoch without an exchange (`strategy.local_iterations`), each
     rank uses its own rows, and the running statistics do not change. Every rank must
     call this module, even without rows. Unsupported with `sync.on_lost=continue`.
+
+    Use it instead of torch's `BatchNorm1d`, which would compute statistics of one
+    rank's rows. It takes the layer's adjacency as a second argument, which
+    `gnnkit.nn.call` passes.
+
+    Examples:
+        >>> from gnnkit.nn import BatchNorm
+        >>> norm = BatchNorm(16)
+        >>> sorted(norm.state_dict())  # as in torch
+        ['bias', 'num_batches_tracked', 'running_mean', 'running_var', 'weight']
     """
 
     reads_adjacency = True
@@ -97,6 +107,9 @@ def normalize(x: Tensor, adjacency: Pools, eps: float) -> tuple[Tensor, Statisti
     """Standardises each column over all ranks.
 
     Collective, in forward and backward.
+
+    Use it in your own normalisation layers, such as one without running statistics.
+    Gradients flow through the mean and the variance, as in torch.
 
     Args:
         x: [num_rows, f] node or edge rows, each on one rank.

@@ -15,6 +15,10 @@ class Dropout(nn.Module):
 
     Masks are derived from seed, step, layer and global node id. Two dropout modules on
     the same layer's rows use the same mask unless their `draw` differs.
+
+    Torch's `nn.Dropout` draws from each process's generator, so its masks depend on
+    the partition. Use this module where a run on several ranks should equal one on a
+    single rank. In evaluation, rows are returned unchanged.
     """
 
     reads_adjacency = True
@@ -24,10 +28,11 @@ class Dropout(nn.Module):
         def __call__(self, x: Tensor, adjacency: Adjacency) -> Tensor: ...
 
     def __init__(self, p: float = 0.5, draw: int = 0) -> None:
-        """Stores the probability.
+        """Stores the probability. The module has no parameters.
 
         Args:
-            p: Probability of zeroing a number, in [0, 1).
+            p: Probability of zeroing a number, in [0, 1). The other numbers are
+                divided by 1 - p.
             draw: Distinguishes several dropout modules of one layer.
         """
         super().__init__()

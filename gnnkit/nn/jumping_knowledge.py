@@ -20,6 +20,13 @@ class JumpingKnowledge(nn.Module):
 
     It treats nodes independently, so it is exact on any layout and on sampled blocks.
     If an earlier layer computed more rows, the first ones are used.
+
+    Examples:
+        >>> import torch
+        >>> from gnnkit.nn import JumpingKnowledge
+        >>> rows = [torch.ones(5, 8), torch.ones(3, 8)]  # fewer in the last layer
+        >>> JumpingKnowledge("cat")(rows).shape
+        torch.Size([3, 16])
     """
 
     if TYPE_CHECKING:  # torch annotates it as Any

@@ -20,6 +20,15 @@ class Partition:
     """Each node's owner, and the grid cell that holds each edge.
 
     The constructor checks the ranges.
+
+    This is what a partitioner returns, and from which `cut` makes each rank's shard.
+    Node partitioners leave `edge_cell` None; vertex-cuts set it.
+
+    Examples:
+        >>> import numpy
+        >>> from gnnkit.partition import Grid, Partition
+        >>> Partition(numpy.array([0, 0, 1], numpy.int32), None, Grid(2, 1, 1)).layout
+        '2 x 1 x 1 grid'
     """
 
     node_rank: Ids  # [num_nodes] int32 owner, 0..world_size-1. Its cell is node_rank // slices
@@ -34,7 +43,9 @@ class Partition:
 
     @property
     def node_cell(self) -> Ids:  # [num_nodes] int32
-        """The cell that owns each node."""
+        """The cell that owns each node, [num_nodes] int32. Its slice ranks own the
+        nodes.
+        """
         return (self.node_rank // self.grid.slices).astype(np.int32, copy=False)
 
     @property
@@ -45,7 +56,10 @@ class Partition:
         return f"grid with {len(self.columns)} columns of {', '.join(map(str, self.columns))} workers"
 
     def position(self, rank: int) -> tuple[int, int, int]:
-        """Returns row, column and slice of a rank."""
+        """Returns row, column and slice of a rank.
+
+        Unlike `Grid.position`, it also holds for columns of unequal height.
+        """
         if not self.columns:
             return self.grid.position(rank)
         col = int(np.searchsorted(np.cumsum(self.columns), rank, side="right"))
@@ -70,7 +84,13 @@ class Partition:
 
 
 class Partitioner(ABC):
-    """Assigns nodes to ranks and edges to cells, deterministically."""
+    """Assigns nodes to ranks and edges to cells, deterministically.
+
+    Derive from it for a vertex-cut, which places single edges. A partitioner that only
+    assigns nodes derives from `NodePartitioner`. The constructor's arguments are the
+    keys of the section `partition`. The leader calls `assign` once, on the complete
+    graph, and the result must depend on the graph, the grid and these keys only.
+    """
 
     reads_edges: ClassVar[bool] = True  # False: needs only the number of nodes, so suits graphs larger than memory
     reads_grid: ClassVar[bool] = True  # False: owners depend on the number of ranks only, not on the grid's shape
@@ -78,25 +98,63 @@ class Partitioner(ABC):
     streams: ClassVar[bool] = False  # True: reads a mapped graph's edges once, in order
 
     def stream_bytes(self, num_nodes: int) -> int:
-        """Returns the bytes that a streaming `assign` needs beyond the graph."""
+        """Returns the bytes that a streaming `assign` needs beyond the graph.
+
+        `job=import` compares them with the free memory before it reads the edges. Only
+        called if `streams` is true.
+
+        Args:
+            num_nodes: Number of nodes of the graph.
+        """
         return 32 * num_nodes
 
     @abstractmethod
     def assign(self, graph: Graph, grid: Grid) -> Partition:
         """Assigns every node to one owner and every edge to one cell.
 
-        Ranks may be left empty. Raises `UserError` if the grid does not suit the graph.
+        Ranks may be left empty. Raises `UserError` if the grid does not suit the graph,
+        with the key to change.
+
+        Args:
+            graph: The complete graph. Its features may have width 0.
+            grid: The ranks, as set by `partition.grid`.
         """
 
 
 class NodePartitioner(Partitioner):
-    """A partitioner that assigns nodes only. Each edge's cell follows from the grid."""
+    """A partitioner that assigns nodes only. Each edge's cell follows from the grid.
+
+    Most partitioners are of this kind. Implement `assign_nodes`, and the same
+    assignment then works on every grid, because a grid only decides which rank of a row
+    and a column aggregates an edge.
+
+    Examples:
+        >>> import numpy
+        >>> from gnnkit.partition import NodePartitioner
+        >>> from gnnkit.testing import check_partitioner
+        >>> class Stripes(NodePartitioner):
+        ...     '''Deals out nodes in turn.'''
+        ...     def assign_nodes(self, graph, num_parts):
+        ...         return numpy.arange(graph.num_nodes) % num_parts
+        >>> check_partitioner(Stripes())
+    """
 
     reads_grid = False
 
     @abstractmethod
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes] int32, 0..num_parts-1
-        """Chooses each node's owner."""
+        """Chooses each node's owner.
+
+        Balance what a rank's time depends on, usually the training nodes and the
+        in-edges. Values out of range raise `UserError` with the position.
+
+        Args:
+            graph: The complete graph.
+            num_parts: Number of ranks. Some may be left without nodes.
+
+        Returns:
+            [num_nodes] integers in 0..num_parts-1.
+        """
 
     def assign(self, graph: Graph, grid: Grid) -> Partition:
         owners = array(f"partition: the owners of {type(self).__name__}", self.assign_nodes(graph, grid.world_size))

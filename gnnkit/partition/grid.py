@@ -20,6 +20,12 @@ class Grid:
 
     Cell i of the plane is at row `i % rows` and column `i // rows`. `rows` divides
     destinations, `cols` divides sources, `slices` divides feature columns.
+
+    Examples:
+        >>> from gnnkit.partition import Grid
+        >>> grid = Grid(rows=2, cols=3, slices=1)
+        >>> grid.world_size, grid.position(5)  # row, column and slice
+        (6, (1, 2, 0))
     """
 
     rows: int
@@ -60,6 +66,11 @@ def make_grid(
             P from 2 to sqrt(P), the grid closest to `1d`. With c = sqrt(P) the grid is
             `2d` and has the fewest words.
         key: Configuration key of P, for the message. Default: workers.
+
+    Examples:
+        >>> from gnnkit.partition import make_grid
+        >>> [str(make_grid(spec, 8)) for spec in ("1d", "1.5d", "2d", "3d", [2, 2, 2])]
+        ['8 x 1 x 1', '4 x 2 x 1', '4 x 2 x 1', '2 x 2 x 2', '2 x 2 x 2']
     """
     if world_size < 1:
         raise UserError(f"{key}={world_size} must be at least 1")

@@ -9,7 +9,9 @@ from gnnkit.partition.base import NodePartitioner, hash_ids
 class Hash(NodePartitioner):
     """A hash of the node id, modulo the number of parts.
 
-    Needs no table. Parts are balanced in expectation, for any order of ids.
+    Parts are balanced in expectation, for any order of ids. Owners follow from ids
+    alone, so no table is read and any process can compute them. Choose it if ids have
+    no locality.
     """
 
     reads_edges = False

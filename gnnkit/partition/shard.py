@@ -220,6 +220,9 @@ def cut(graph: Graph, partition: Partition, rank: int) -> Shard:
     """Cuts one rank's shard, in time linear in the graph size.
 
     Raises `UserError` if graph and partition do not match.
+
+    A shard contains everything that a rank needs for full-graph training. The
+    function is the same for all layouts, because they differ in owners and cells only.
     """
     shared_values = _SharedValues.of(graph, partition)
     cell = rank // partition.grid.slices

@@ -11,9 +11,13 @@ from gnnkit.partition.grid import Grid
 
 
 def column_shares(width: int, num_slices: int) -> Ids:  # [num_slices] int64
-    """Returns the column count per slice.
+    """Returns the number of columns of each slice, as in `np.array_split`.
 
-    The first `width % num_slices` slices have one more, as in `np.array_split`.
+    The first `width % num_slices` slices have one more.
+
+    Args:
+        width: Number of columns of a row.
+        num_slices: Number of slices of the grid.
     """
     size, remainder = divmod(width, num_slices)
     return size + (np.arange(num_slices) < remainder).astype(np.int64)
@@ -21,7 +25,12 @@ def column_shares(width: int, num_slices: int) -> Ids:  # [num_slices] int64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepCounts:
-    """One number per rank and exchange in an aggregation."""
+    """One number per rank and exchange in an aggregation, such as words or messages.
+
+    An aggregation splits rows into column slices, gathers sources, reduces partial
+    sums, and joins the slices again. On a grid with one slice and one column, only
+    `gather` is above 0.
+    """
 
     slice: Ids  # [world_size] int64
     gather: Ids  # [world_size]
@@ -35,7 +44,11 @@ class StepCounts:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The rows that a rank receives from a peer in one aggregation."""
+    """The rows that a rank receives from a peer in one aggregation.
+
+    Counts are rows. A gathered or reduced row has the columns of the ranks' common
+    slice.
+    """
 
     rank: int
     peer: int

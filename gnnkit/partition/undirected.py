@@ -34,9 +34,12 @@ def undirected(csc: CSC) -> tuple[CSC, Ids]:
 
 
 def node_weights(graph: Graph, balance: Balance) -> Ids:  # [num_nodes] at least 1
-    """Returns node weights. Their sums are balanced over the parts.
+    """Returns node weights, whose sums partitioners balance over the parts.
 
-    With training nodes, these weigh as much as all nodes together.
+    Args:
+        graph: The graph.
+        balance: "nodes" weighs all nodes alike, "edges" by in-edges. Otherwise the
+            training nodes together weigh as much as all nodes.
     """
     if balance == "nodes":
         return np.ones(graph.num_nodes, np.int64)

@@ -29,8 +29,20 @@ _NOT_SHOWN = (
 class Result(Mapping[str, Any]):
     """A job's figures by name, in display order.
 
-    A figure may be a mapping of figures. Non-finite numbers are None, because JSON does
-    not support them.
+    A read-only mapping with the contents of `result.json`: metrics, times, sizes, and
+    what the run decided. A figure may be a mapping of figures. Non-finite numbers are
+    None, because JSON does not support them. Printing a result shows its table, and a
+    notebook shows one line that expands. Ranks other than the leader return a result
+    without a folder and without most figures.
+
+    Examples:
+        >>> from gnnkit import Result
+        >>> result = Result("train", {"test_accuracy": 0.875, "epochs": 100})
+        >>> result["test_accuracy"]
+        0.875
+        >>> print(result.table())
+          test_accuracy      0.875
+          epochs             100
     """
 
     job: str
@@ -40,7 +52,10 @@ class Result(Mapping[str, Any]):
 
     @property
     def folder(self) -> Path:
-        """The run folder. Raises `UserError` on ranks other than the leader."""
+        """The run folder, which contains the model, metrics, report and configuration.
+
+        Raises `UserError` on ranks other than the leader.
+        """
         if self.run_folder is None:
             raise UserError("the run folder is the leader's: read the result of rank 0")
         return self.run_folder
@@ -93,7 +108,7 @@ class Result(Mapping[str, Any]):
         return replace(self, figures={**self.figures, name: value})
 
     def to_dict(self) -> Json:
-        """Returns the contents of `result.json`."""
+        """Returns the contents of `result.json`: plain values only, arrays as lists."""
         plain: Json = finite(dict(self.figures))
         return plain
 

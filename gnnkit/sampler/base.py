@@ -30,7 +30,27 @@ _SPREAD = np.int64(-7046029254386353131)  # odd, so that consecutive times have 
 class Sampler(ABC):
     """Draws the neighbourhood of seeds.
 
-    Equal arguments give equal results on any number of threads.
+    Derive from it to write a sampler in Python: implement `draw`, which returns the
+    in-edges that some nodes draw in one hop, and `sample` builds the batch. The
+    constructor's arguments are the keys of `sampler`. Randomness comes from `key` only,
+    so equal arguments give equal results on any number of threads and ranks. Override
+    `sample` for batches that are not drawn hop by hop. The loader and the strategies
+    check what a Python sampler returns.
+
+    Examples:
+        >>> import numpy
+        >>> from gnnkit.graph import CSC
+        >>> from gnnkit.sampler import Hop, Sampler
+        >>> class First(Sampler):
+        ...     '''Draws each node's first in-edge.'''
+        ...     def draw(self, graph, nodes, hop, *, key):
+        ...         edges, ends = graph.indptr[nodes], graph.indptr[nodes + 1]
+        ...         indptr = numpy.r_[0, (edges < ends).cumsum()]
+        ...         edges = edges[edges < ends]
+        ...         return Hop(indptr, graph.indices[edges], edges)
+        >>> csc = CSC.from_edges([1, 2, 2], [0, 0, 1], 3)
+        >>> First().sample(csc, numpy.array([0]), key=1).input_nodes.tolist()
+        [0, 1, 2]
     """
 
     num_hops: int = 2  # number of blocks per batch
@@ -64,7 +84,10 @@ class Sampler(ABC):
 
     @property
     def hops_key(self) -> str:
-        """Key that sets the number of hops, for messages."""
+        """Key that sets the number of hops, `sampler.num_hops` or `sampler.fanouts`.
+
+        Error messages name it if the sampler does not match the model's layers.
+        """
         return "sampler.num_hops" if self.fanouts is None else "sampler.fanouts"
 
     @property
@@ -77,7 +100,10 @@ class Sampler(ABC):
 
     @property
     def reads_features(self) -> bool:
-        """Whether the sampler needs all nodes' features before the first draw."""
+        """Whether the sampler needs all nodes' features before the first draw.
+
+        If so, `with_features` is called, and the features must be on every rank.
+        """
         return False
 
     def with_features(self, features: Floats | None) -> Sampler:
@@ -137,7 +163,16 @@ class Sampler(ABC):
     def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
         """Estimates each seed's cost, for batches of equal cost.
 
-        The default is the number of in-edges.
+        `batching=balanced` distributes the seeds of a window of steps so that all
+        ranks' batches cost about the same. Units are arbitrary. The default is the
+        number of in-edges.
+
+        Args:
+            graph: The graph.
+            seeds: [num_seeds] node ids.
+
+        Returns:
+            [num_seeds] non-negative numbers.
         """
         return np.diff(graph.indptr)[seeds].astype(np.float64)
 
@@ -216,6 +251,9 @@ class NativeSampler(Sampler):
 
     `threads` threads draw and number one batch together. Small hops run on one thread.
     A `Loader` ignores `threads` and makes one batch per thread, which scales better.
+
+    Subclasses wrap a law of the Rust core, which `native` returns. A sampler written
+    in Python derives from `Sampler` instead.
     """
 
     draws_edges: ClassVar[bool] = True  # False: a source may be a node that is not a neighbour

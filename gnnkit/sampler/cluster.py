@@ -20,6 +20,10 @@ class ClusterSampler(NativeSampler):
     clusters. A `Loader` builds batches from `batch_size` clusters each. Other nodes of
     these clusters are included if they reach a seed within `num_hops` edges, because
     more distant nodes do not affect the result.
+
+    Choose it for deep models on graphs with clear clusters, because a batch does not
+    grow with the number of hops. The loss of a batch omits the messages between
+    clusters of different batches, so it is biased.
     """
 
     by_node = False

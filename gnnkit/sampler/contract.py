@@ -17,7 +17,17 @@ from gnnkit.utils import checks
 class Hop:
     """The draws of some nodes, in global ids.
 
-    `Sampler.sample` renumbers them into a block.
+    `Sampler.draw` returns it, and `Sampler.sample` renumbers it into a block. Row i
+    contains the draws of the i-th node passed to `draw`, and may be empty. Edges may
+    repeat if the sampler draws with replacement. Strategies need `edge_ids` to look up
+    edge features, and `weight` to keep sums unbiased.
+
+    Examples:
+        >>> import numpy
+        >>> from gnnkit.sampler import Hop
+        >>> hop = Hop(indptr=numpy.array([0, 2, 2]), sources=numpy.array([4, 9]))
+        >>> numpy.diff(hop.indptr).tolist()  # draws of each node
+        [2, 0]
     """
 
     indptr: Ids  # [num_nodes + 1] int64, node i has draws indptr[i]:indptr[i + 1]

@@ -25,6 +25,12 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
     -1 takes all in-edges, 0 none. Where a sampler draws by relation, a node draws this
     number from its in-edges of each relation, as in PyG, so one list applies to every
     relation. As a sequence, fanouts contain the default draws.
+
+    Examples:
+        >>> from gnnkit.sampler import Fanouts
+        >>> fanouts = Fanouts.parse({"default": [10, 5], "author-writes-paper": [3, 0]})
+        >>> list(fanouts), fanouts.of("author-writes-paper")
+        ([10, 5], (3, 0))
     """
 
     default: tuple[int, ...]  # [num_hops] for relations that are not in `by_relation`

@@ -11,7 +11,17 @@ from gnnkit.utils.checks import whole
 class FullSampler(NativeSampler):
     """Samples every in-edge of every node within `num_hops` of the seeds.
 
-    Exact but large. Intended for evaluation and small graphs.
+    The outputs of the seeds are exact, but a batch grows with the degrees to the power
+    of the number of hops, up to the complete graph. Use it for evaluation, prediction
+    and small graphs.
+
+    Examples:
+        >>> import numpy
+        >>> from gnnkit.graph import CSC
+        >>> from gnnkit.sampler import FullSampler
+        >>> csc = CSC.from_edges([1, 2, 3, 0], [0, 0, 1, 3], 4)
+        >>> FullSampler(2).sample(csc, numpy.array([0]), key=1).input_nodes.tolist()
+        [0, 1, 2, 3]
     """
 
     def __init__(

@@ -33,6 +33,12 @@ def gather_rows(
         ids: [num_ids] row ids, possibly repeated.
         out: [num_ids, ...] output array. Default: a new array.
         threads: Number of copying threads.
+
+    Examples:
+        >>> import numpy
+        >>> from gnnkit.sampler import gather_rows
+        >>> gather_rows(numpy.eye(3), numpy.array([2, 0])).tolist()
+        [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
     if source.ndim == 0 or source.dtype.hasobject:
         raise UserError(f"source must be an array of rows of fixed size, got {source.ndim} axes of {source.dtype}")

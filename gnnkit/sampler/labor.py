@@ -14,6 +14,9 @@ class LaborSampler(NativeSampler):
     if this number is below fanout / d. Nodes thus share sources, and draw the fanout
     only in expectation. The variance is the same as with uniform draws. If nodes draw
     by relation, d is the degree within the relation, and relations share the numbers.
+
+    Choose it over `NeighborSampler` if batches are large and loading features is the
+    bottleneck, because it reads fewer rows for the same variance.
     """
 
     draws_by_hop = True

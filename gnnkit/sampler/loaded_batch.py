@@ -27,6 +27,10 @@ class LoadedBatch:
     Arrays remain unchanged while the batch or one of its arrays is referenced. They are
     NumPy arrays, with `__dlpack__`. For example, JAX reads them with
     `jax.tree.map(jax.dlpack.from_dlpack, batch.arrays())`.
+
+    A `Loader` yields it. Train on its arrays directly, or convert it: `to_torch` for
+    tensors, `to_pyg` for a `Data`, `to_dgl` for DGL's triple. Pass one of these methods
+    as the loader's `transform` to convert every batch.
     """
 
     minibatch: MiniBatch
@@ -40,7 +44,7 @@ class LoadedBatch:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """One block per hop, outermost first."""
+        """One block per hop, outermost first, as a model's layers read them."""
         return tuple(self.minibatch.blocks)
 
     @property
@@ -49,7 +53,10 @@ class LoadedBatch:
 
     @property
     def y(self) -> npt.NDArray[Any] | None:  # [num_seeds, ...]
-        """The seeds' labels."""
+        """The seeds' labels, [num_seeds, ...] in the order of `seeds`.
+
+        None if the graph has no labels. Labels of sampled neighbours are not included.
+        """
         return None if self.tables.labels is None else self.tables.labels[self.seeds]
 
     def __repr__(self) -> str:
@@ -69,7 +76,11 @@ class LoadedBatch:
         return {**_present(arrays), "blocks": blocks}
 
     def to_torch(self) -> NamedArrays:
-        """Returns `arrays()` as tensors that share their memory."""
+        """Returns `arrays()` as tensors that share their memory.
+
+        The memory is reused once neither the batch nor one of its arrays or tensors is
+        referenced.
+        """
         tensors: NamedArrays = _map(frameworks.tensor, self.arrays())
         return tensors
 

@@ -91,6 +91,18 @@ class Loader:
         pin_memory: Whether features are in page-locked memory, if there is a GPU.
         transform: Function the iterator applies to each batch, such as
             `LoadedBatch.to_pyg`.
+
+    Examples:
+        >>> from gnnkit.graph import Graph
+        >>> from gnnkit.sampler import Loader
+        >>> graph = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0], features=[[0.0]] * 4)
+        >>> loader = Loader(graph, [2, 2], batch_size=2, rank=0, world_size=1)
+        >>> len(loader)
+        2
+        >>> for batch in loader:  # the first epoch
+        ...     x, blocks = batch.x, batch.blocks
+        >>> x.shape[1], len(blocks)
+        (1, 2)
     """
 
     _plan_cache: tuple[int, BatchSchedule, Epoch] | None = None  # cache, which iterators and strategies share
@@ -173,7 +185,11 @@ class Loader:
         return SimpleNamespace(sampler=self)
 
     def plan(self, epoch: int) -> Epoch:
-        """Splits the seeds of all ranks into the batches of `epoch`."""
+        """Returns the order and the batches of an epoch for all ranks.
+
+        It follows from the seed and the epoch, so every rank computes the same plan
+        without communication. The last plan is cached.
+        """
         schedule = self._sharding.schedule
         if self._plan_cache is None or self._plan_cache[:2] != (epoch, schedule):
             key = order_key(wrap(self.seed), epoch)
@@ -182,7 +198,15 @@ class Loader:
         return self._plan_cache[2]
 
     def deal(self, shares: Sequence[float]) -> None:
-        """Distributes each step's seeds by shares, [world_size] with sum 1."""
+        """Distributes each step's seeds unevenly over the ranks, from the next iterator
+        on.
+
+        The set of seeds in a step does not change. Call it with the same shares on all
+        ranks.
+
+        Args:
+            shares: [world_size] each rank's share, with sum 1.
+        """
         self._sharding.deal(shares)
 
     def balance(self, epoch: int) -> float:
@@ -210,7 +234,14 @@ class Loader:
             self._next = (epoch, 0)
 
     def start_at(self, epoch: int, step: int = 0) -> None:
-        """Makes the next iterator start at `step` of `epoch`."""
+        """Makes the next iterator start at `step` of `epoch`, as after a restart.
+
+        Its batches are those that an uninterrupted run would have read.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            step: Number of steps that were taken already.
+        """
         self._next = self._now = (epoch, step)
         self._last_schedule = None
 

@@ -24,6 +24,15 @@ class NeighborSampler(NativeSampler):
     takes each edge k // d times and draws the remainder at random. In both cases k / d
     draws of an edge are expected, so weights d / k keep sums unbiased. The variance is
     lower with `fill` than with `replace`.
+
+    Examples:
+        >>> import numpy
+        >>> from gnnkit.graph import CSC
+        >>> from gnnkit.sampler import NeighborSampler
+        >>> csc = CSC.from_edges([1, 2, 3, 4], [0, 0, 0, 0], 5)
+        >>> (block,) = NeighborSampler([2]).sample(csc, numpy.array([0]), key=1).blocks
+        >>> block.num_dst, len(block.indices)  # node 0 draws 2 of its 4 in-edges
+        (1, 2)
     """
 
     def __init__(

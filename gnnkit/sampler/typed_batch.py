@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RelationBlock:
-    """The edges of one relation in one hop, in positions within the node types."""
+    """The edges of one relation in one hop, in positions within the node types.
+
+    Entry i of `row` and `col` is an edge from a node of the relation's source type to a
+    node of its destination type, as in PyG's `edge_index_dict`. Edges are sorted by
+    destination.
+    """
 
     row: Ids  # [num_edges] position of each source in `src_nodes` of its type
     col: Ids  # [num_edges] position of each destination, ascending
@@ -55,7 +60,12 @@ class RelationBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypedBlock:
-    """One hop of a batch by type. The destinations of a type are its first sources."""
+    """One hop of a heterogeneous batch, divided by type.
+
+    A layer reads rows of every node type and computes the first `num_dst` of each,
+    because the destinations of a type are its first sources. Types and relations
+    without nodes or edges in the hop are present, with empty arrays.
+    """
 
     src_nodes: Mapping[str, Ids]  # by node type: [num_src] ids within the type
     num_dst: Mapping[str, int]  # by node type
@@ -96,6 +106,9 @@ class TypedBatch(LoadedBatch):
     """A `LoadedBatch` of a heterogeneous graph: each node type has its own rows.
 
     Nodes of a type are in order of discovery, the seeds first.
+
+    A `Loader` yields it if the seeds have a type. Ids count from 0 within each node
+    type, as in PyG's `HeteroData`.
     """
 
     x: dict[str, Array]  # type: ignore[assignment]  # [num_input_nodes, ...] by node type, those with features
@@ -133,7 +146,11 @@ class TypedBatch(LoadedBatch):
 
     @cached_property
     def outer_block(self) -> TypedBlock:
-        """The outermost block."""
+        """The outermost block, which contains the edges of all later ones.
+
+        Reading only this block avoids dividing the inner blocks, for models that
+        compute all rows in each layer, as PyG's do.
+        """
         return self._split_block(self.minibatch.blocks[0])
 
     @property

@@ -22,6 +22,9 @@ class WeightedSampler(NativeSampler):
     Edges of weight 0 are never drawn. Without replacement, each draw is in proportion
     to the remaining weights (Efraimidis and Spirakis, Information Processing Letters
     97(5), 2006). Importance weights then follow Cohen and Kaplan (PODC 2007).
+
+    Choose it if weights express how much a neighbour matters, such as counts of
+    interactions, or to draw hubs less often with `alpha`.
     """
 
     def __init__(

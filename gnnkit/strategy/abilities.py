@@ -9,7 +9,16 @@ from typing import Any, ClassVar, Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """The data that a strategy reads. By default, a rank's shard of any layout."""
+    """The data that a strategy reads. By default, a rank's shard of any layout.
+
+    The leader prepares exactly this data for each rank, and layouts that cannot
+    provide it are refused before anything is read.
+
+    Examples:
+        >>> from gnnkit.strategy import Reads
+        >>> Reads(sampler=True, graph=True).along_nodes  # so `partition.grid` is 1d
+        True
+    """
 
     sampler: bool = False  # True: requires `worker.sampler`. False: rejects a sampler
     graph: bool = False  # True: requires `worker.graph`, one mapped copy for all ranks of a host
@@ -27,7 +36,12 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """How a strategy's steps depend on each other."""
+    """How a strategy's steps depend on each other.
+
+    The declaration decides which synchronisations, checkpoints and restarts a run may
+    combine with the strategy. The defaults suit a strategy if its batches all
+    synchronise and it keeps no state.
+    """
 
     only_synchronise: bool = True  # whether every batch's `update` is "synchronise"
     drift: bool = False  # whether parameters differ between ranks between synchronisations
@@ -41,6 +55,16 @@ class Ability:
     """A feature's requirement on the strategy, besides batches of nodes.
 
     A strategy lists one instance of each supported kind in `supports`.
+
+    A feature that needs more than batches of nodes, such as learned rows, is refused
+    for a strategy that does not list its ability. So a strategy that predates a feature
+    stays correct.
+
+    Examples:
+        >>> from gnnkit.strategy import Relations
+        >>> from gnnkit.strategy.vertex_centric import VertexCentric
+        >>> VertexCentric().ability(Relations) is not None
+        True
     """
 
     lacking: ClassVar[str] = "cannot do this"  # why a strategy without the ability is rejected, following its name
@@ -49,14 +73,21 @@ class Ability:
 
 @dataclass(frozen=True)
 class SparseRows(Ability):
-    """A batch's `x` is sparse if the features are, as `Worker.features.input_rows`."""
+    """A batch's `x` is sparse if the features are, as `Worker.features.input_rows`.
+
+    For other strategies, `input_rows=sparse` is refused, and `input_rows=auto` gives
+    dense rows.
+    """
 
     lacking = "reads dense rows"
 
 
 @dataclass(frozen=True)
 class GatheredRows(Ability):
-    """Batches gather features in the background, possibly from mapped files."""
+    """Batches gather features in the background, possibly from mapped files.
+
+    Features may then be larger than memory: `features.place=mapped`.
+    """
 
     lacking = "gathers no rows in the background"
 
@@ -72,7 +103,10 @@ class RowsOnDisk(Ability):
 
 
 class ReadPlanner(Protocol):
-    """A strategy that predicts its disk reads."""
+    """A strategy that predicts its disk reads.
+
+    `job=plan` calls it, so that users see the bytes per epoch before they train.
+    """
 
     def predict_reads(self, epochs: int) -> dict[str, Any]:
         """Predicts the disk reads of the first epochs, in the format of `figures`.
@@ -97,7 +131,10 @@ class LastingRows(Ability):
 
 @dataclass(frozen=True)
 class LearnedInputs(Ability):
-    """Batches contain the `nodes` of their input rows, so rows may be learned."""
+    """Batches contain the `nodes` of their input rows, so rows may be learned.
+
+    Required by `inputs=learned`, which looks up and updates one embedding per node.
+    """
 
     lacking = "provides batches that do not name the nodes of their input rows"
 
@@ -115,7 +152,10 @@ class Relations(Ability):
 
 @dataclass(frozen=True)
 class ByTime(Ability):
-    """Seeds see earlier edges only: batches are sampled with `times`."""
+    """Seeds see earlier edges only: batches are sampled with `times`.
+
+    A strategy passes `Worker.seed_times` to the sampler.
+    """
 
     lacking = (
         "samples regardless of each seed's time: use strategy=individual_sample or joint_sample, or sampler.time=none"
@@ -124,7 +164,11 @@ class ByTime(Ability):
 
 @dataclass(frozen=True)
 class JoinedLayers(Ability):
-    """A batch's layers can be merged into one graph: `engine.as_one_graph`."""
+    """A batch's layers can be merged into one graph: `engine.as_one_graph`.
+
+    Required by modules of `(x, edge_index)` in mini-batches, because these read the
+    same edges in every layer.
+    """
 
     by_owners: bool = False  # True: each rank holds its owned nodes' in-edges, sampled once
     lacking = (
@@ -135,7 +179,11 @@ class JoinedLayers(Ability):
 
 @dataclass(frozen=True)
 class EdgeTask(Ability):
-    """Batches may be pairs of rows, drawn from `worker.rows`."""
+    """Batches may be pairs of rows, drawn from `worker.rows`.
+
+    Required by link prediction and by tasks on labelled edges. `Batch.rows` are then
+    pairs.
+    """
 
     lacking = "this strategy provides rows of nodes only: choose another strategy"
     # The edges predicted in an epoch: all of them, or a random share
@@ -145,23 +193,36 @@ class EdgeTask(Ability):
 
 @dataclass(frozen=True)
 class MovableWork(Ability):
-    """Work can be moved away from a slow worker, between two epochs."""
+    """Work can be moved away from a slow worker, between two epochs.
+
+    Declare `MovableNodes` or `MovableSeeds`, which name what is moved.
+    """
 
     lacking = "has no other division of the work"
 
 
 @dataclass(frozen=True)
 class MovableNodes(MovableWork):
-    """Nodes can be moved: `close`, then `setup` with a smaller shard."""
+    """Nodes can be moved: `close`, then `setup` with a smaller shard.
+
+    Required by `leader.rebalance` for strategies that process owned nodes.
+    """
 
 
 @dataclass(frozen=True)
 class MovableSeeds(MovableWork):
-    """A step's seeds can be redistributed: the strategy is a `SeedDealer`."""
+    """A step's seeds can be redistributed: the strategy is a `SeedDealer`.
+
+    Required by `leader.rebalance` for strategies that sample.
+    """
 
 
 class SeedDealer(Protocol):
-    """A strategy whose seeds can be redistributed."""
+    """A strategy whose seeds can be redistributed.
+
+    `leader.rebalance` calls it to give a straggler fewer seeds per step. Results then
+    depend on timing, but each epoch still covers each seed once.
+    """
 
     def deal(self, shares: Sequence[float]) -> None:
         """Changes the shares of a step's seeds, from the next epoch on.

@@ -39,7 +39,13 @@ A = TypeVar("A", bound=Ability)
 
 @dataclass(frozen=True, eq=False)
 class Worker:
-    """One rank's part of the run, the only data a strategy may read."""
+    """One rank's part of the run, the only data a strategy may read.
+
+    `shard` is this rank's part of the graph, `graph` the complete one if the
+    strategy reads it. The methods prepare rows and edges as the model and the
+    configuration require, so a strategy does not have to know about precision,
+    relations, disks or time. Methods that are collective say so.
+    """
 
     comm: Communicator
     shard: Shard  # this rank's nodes, and their edges unless `graph` is set
@@ -106,7 +112,12 @@ class Worker:
         return self._to_training_type(self.features.lasting_rows(nodes, model, tally), model)
 
     def fetched_rows(self, features: Array | SparseFeatures, model: object) -> Rows:  # [k, width]
-        """Returns `input_rows` of features received from owners, as stored."""
+        """Returns `input_rows` of features received from owners, as stored.
+
+        Args:
+            features: [k, width] rows in the type in which their owners store them.
+            model: The model, which may require dense rows.
+        """
         if isinstance(features, SparseFeatures):
             return self._to_training_type(SparseRows.of(features, self.dtype), model)
         return self.features.convert(features, self.input_dtype)
@@ -123,7 +134,7 @@ class Worker:
 
     @property
     def disk(self) -> DiskFeatures | None:
-        """The features, if they are read from disk."""
+        """The features, if they are read from disk, else None."""
         return self.features.disk
 
     def layers(self, model: object, pool: Pool | None = None) -> BlockLayers:
@@ -153,7 +164,7 @@ class Worker:
 
     @property
     def samples_by_time(self) -> bool:
-        """Whether seeds see earlier edges only."""
+        """Whether seeds see earlier edges only, as set by `sampler.time`."""
         return self.sampler is not None and self.sampler.time != "none"
 
     def seed_times(self, nodes: Ids) -> Times | None:  # [k] -> [k]
@@ -283,7 +294,12 @@ Update = Literal["synchronise", "own", "accumulate", "average", "correct", "conc
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """The rows and edges that one rank processes in one step."""
+    """The rows and edges that one rank processes in one step.
+
+    A strategy yields one per step on every rank. A rank without rows gets a batch with
+    empty arrays. The trainer computes the model on `x` and `adjacencies`, sums
+    the task's losses over `rows`, and takes the step that `update` names.
+    """
 
     x: Rows  # [num_src, width] input rows, sparse only for a model that `reads_sparse`
     adjacencies: Sequence[Adjacency]  # one per layer of the model
@@ -325,12 +341,15 @@ class Batch:
 
     @property
     def synchronise(self) -> bool:
-        """Whether the gradients of all ranks are combined in one step."""
+        """Whether the gradients of all ranks are combined in one step, by `sync`."""
         return self.update in ("synchronise", "correct", "conclude")
 
     @property
     def meets(self) -> bool:
-        """Whether ranks communicate after the backward pass."""
+        """Whether ranks communicate after the backward pass.
+
+        If not, a rank may run ahead of the others until the next batch that does.
+        """
         return self.synchronise or self.update == "average" or self.leads
 
     def again(self) -> Batch:
@@ -342,7 +361,11 @@ class Batch:
 
     @property
     def share(self) -> float:
-        """This rank's share of the rows that the loss reads."""
+        """This rank's share of the rows that the loss reads, which add up to 1 over the
+        ranks.
+
+        `GradientSync.step` receives it as the rank's weight in a mean.
+        """
         return len(self.rows) / max(self.total, 1)
 
     @property
@@ -353,7 +376,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One rank's measurements of an epoch, for adaptive strategies."""
+    """One rank's measurements of an epoch, for adaptive strategies.
+
+    `ExecutionStrategy.end_epoch` receives them, for example to exchange rows less often
+    when the exchange dominates. They differ between ranks and between runs, so
+    decisions based on them must be made together, such as by summing over the ranks.
+    """
 
     seconds_compute: float
     seconds_exchange: float  # exchange of rows, including waiting
@@ -368,6 +396,12 @@ class ExecutionStrategy(ABC):
     same order and get the same number of batches, including empty ones. Equal worker,
     seed and epoch give equal batches. The constructor's arguments are the keys of
     `strategy`.
+
+    Derive from it to define a training scheme: declare in `reads`, `steps` and
+    `supports` what the strategy needs and supports, build its state in `setup`, and
+    yield batches. gnnkit then checks combinations with the other plugins, and does
+    evaluation, checkpoints and synchronisation. Derive from
+    `gnnkit.strategy.sampled_strategy.SampledStrategy` if batches are sampled.
     """
 
     reads: Reads = Reads()
@@ -433,18 +467,38 @@ class ExecutionStrategy(ABC):
 
     @abstractmethod
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        """Builds the state of the run.
+        """Builds the state of the run. Collective.
 
-        The model has `num_layers`, and optionally `self_loops`.
+        Called once on each rank before the first batch, and again with another shard
+        after `close` if work is moved. The model has `num_layers`, and optionally
+        `self_loops`.
+
+        Args:
+            worker: This rank's data, ranks and settings.
+            model: The model to train. Its parameters may change later.
         """
 
     @abstractmethod
     def num_batches(self, epoch: int) -> int:
-        """Returns the number of steps per epoch, the same on all ranks."""
+        """Returns the number of steps per epoch, the same on all ranks.
+
+        Called after `setup`. Ranks with fewer rows get empty batches.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+        """
 
     @abstractmethod
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yields the batches of an epoch, starting at step `first`."""
+        """Yields the batches of an epoch, starting at step `first`.
+
+        A resumed run starts in the middle of an epoch, and must get the batches that an
+        uninterrupted one gets. Computing a batch may be collective.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            first: Number of steps that were taken already.
+        """
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:  # noqa: B027 - most do not adapt
         """Adapts to a completed epoch. Collective.
@@ -463,7 +517,11 @@ class ExecutionStrategy(ABC):
         return None
 
     def figures(self) -> dict[str, Any]:
-        """Returns additional figures for `result.json`. Called at the end."""
+        """Returns additional figures for `result.json`, as plain values by name.
+
+        Called once, after the last step, on rank 0 only, so it must not be collective.
+        Default: none.
+        """
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -474,10 +532,14 @@ class ExecutionStrategy(ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
-        """Resumes from a state, on the same shard. Called after `setup`."""
+        """Resumes from a state, on the same shard. Called after `setup`.
+
+        Args:
+            state: What `state_dict` returned on this rank.
+        """
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Stops threads. Called after the last step, on all ranks."""
+        """Stops threads and releases memory. Called on all ranks after the run."""
 
 
 def tensor_of(values: Array | None, device: torch.device) -> Tensor | None:
@@ -489,6 +551,9 @@ def weighing_sums(sampler: Sampler) -> Sampler:
     """Returns the sampler with importance weights, for unbiased sums.
 
     Raises `UserError` if the user has requested other weights.
+
+    Strategies sample with weights, because a sum over drawn in-edges would otherwise
+    be smaller than the sum over all of them.
     """
     kinds: Any = getattr(sampler, "importance", "none")
     if kinds == "none":

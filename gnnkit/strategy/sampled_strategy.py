@@ -36,7 +36,9 @@ class StepBatches(Protocol):
 class SampledStrategy(ExecutionStrategy):
     """Trains on sampled batches, and on exact steps in the epochs of `phases`.
 
-    To choose the seeds of each step, inherit from `IndividualSample` instead.
+    Derive from it if batches differ in more than their seeds, and write `make_batches`.
+    To choose the seeds of each step, inherit from `IndividualSample` instead. Typed
+    graphs, sparse and learned rows, sampling by time and resuming are inherited.
     """
 
     finishes = "asked"

@@ -16,6 +16,20 @@ class Aggregation(ABC):
     """Combines the workers' gradients into one.
 
     An aggregation is stateless and deterministic. It is created without arguments.
+
+    Use it for robust or normalised means: it is selected by `sync.average=NAME`
+    where the gradients of all workers are available in one place.
+
+    Examples:
+        >>> import torch
+        >>> from gnnkit.sync import Aggregation
+        >>> class Sign(Aggregation):
+        ...     '''Applies the sign of the sum.'''
+        ...     def combine(self, gradients, shares):
+        ...         return gradients.sum(0).sign()
+        >>> gradients = torch.tensor([[1.0, -3.0], [2.0, 1.0]])
+        >>> Sign().combine(gradients, shares=torch.tensor([0.5, 0.5]))
+        tensor([ 1., -1.])
     """
 
     exact: bool = False  # True: the result equals one process's gradient
@@ -35,7 +49,11 @@ class Aggregation(ABC):
 
 
 class Weighted(Aggregation):
-    """The exact sum, that is, the mean weighted by each worker's number of rows."""
+    """The exact sum of the workers' contributions, which is the default.
+
+    It equals the mean weighted by each worker's number of rows, and so one process's
+    gradient.
+    """
 
     exact = True
 
@@ -46,7 +64,8 @@ class Weighted(Aggregation):
 class Mean(Aggregation):
     """The unweighted mean of the workers' mean gradients.
 
-    Contributions of workers without rows are added to it.
+    Every worker with rows counts alike, however many rows it has. Contributions of
+    workers without rows are added to the mean.
     """
 
     def combine(self, gradients: Tensor, shares: Tensor) -> Tensor:
@@ -58,8 +77,8 @@ class Mean(Aggregation):
 class Median(Aggregation):
     """The coordinate-wise median of the workers' mean gradients.
 
-    Workers without rows are ignored. Tolerates wrong gradients from a minority of the
-    others.
+    Tolerates wrong gradients from a minority of the workers, at the price of a biased
+    gradient if workers have different data. Workers without rows are ignored.
     """
 
     def combine(self, gradients: Tensor, shares: Tensor) -> Tensor:
@@ -71,7 +90,8 @@ class Median(Aggregation):
 class TrimmedMean(Aggregation):
     """The coordinate-wise trimmed mean of the workers' mean gradients.
 
-    Workers without rows are ignored (Yin et al., ICML 2018).
+    In each coordinate, the largest and smallest values are removed and the others
+    averaged (Yin et al., ICML 2018). Workers without rows are ignored.
     """
 
     def __init__(self, trim: float = 0.1) -> None:

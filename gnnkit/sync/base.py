@@ -25,6 +25,24 @@ class GradientSync(ABC):
     A rank's loss is the sum over its rows divided by the global number of rows, so the
     exact gradient is the sum of the ranks' gradients. The constructor's arguments are
     the keys of `sync`.
+
+    Derive from it for a compressed, delayed or local method. The trainer calls
+    `step` after each backward pass instead of the optimiser, so the sync decides when
+    ranks communicate and who runs the optimiser. The attributes declare what other code
+    may rely on.
+
+    Examples:
+        >>> from gnnkit.sync import GradientSync
+        >>> from gnnkit.testing import check_sync
+        >>> class Sum(GradientSync):
+        ...     '''Adds the gradients of all ranks.'''
+        ...     def step(self, module, optimizer, share):
+        ...         for parameter in module.parameters():
+        ...             if parameter.grad is None:
+        ...                 parameter.grad = parameter.new_zeros(parameter.shape)
+        ...             self.comm.all_reduce(parameter.grad)
+        ...         optimizer.step()
+        >>> check_sync(Sum)
     """
 
     lockstep: bool = True  # False: ranks step independently, and the result depends on timing
@@ -134,7 +152,11 @@ class GradientSync(ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
-        """Restores the state. This rank's parameters are restored already."""
+        """Restores the state. This rank's parameters are restored already.
+
+        Args:
+            state: What `state_dict` returned on this rank.
+        """
 
     def figures(self) -> Json:
         """Returns additional entries of `result.json`, on rank 0, after `settle`."""
@@ -166,6 +188,9 @@ def trained(module: nn.Module) -> list[Parameter]:
     """Returns the parameters that require gradients, setting missing gradients to zero.
 
     Raises `UserError` for a sparse gradient.
+
+    A `GradientSync` starts its step with it, so that ranks without rows, or without
+    a gradient for some parameters, exchange tensors of the same shapes.
     """
     parameters = trainable(module)
     for parameter in parameters:
@@ -177,5 +202,7 @@ def trained(module: nn.Module) -> list[Parameter]:
 
 
 def gradients(parameters: list[Parameter]) -> list[Tensor]:
-    """Returns the parameters' gradients, in the same order."""
+    """Returns the parameters' gradients, in the same order, without those that are
+    None.
+    """
     return [p.grad for p in parameters if p.grad is not None]

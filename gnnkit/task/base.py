@@ -67,6 +67,10 @@ class Task(ABC):
 
     A strategy selects each step's rows, and a task computes their loss. The
     constructor's arguments are the keys of `task`. Most tasks derive from `NodeTask`.
+
+    Derive from `NodeTask` for rows with labels, and from this class for other
+    targets, such as pairs of nodes. A task is created on every rank. All of its methods
+    that are not marked collective see one rank's rows only.
     """
 
     metrics: ClassVar[tuple[str, ...]]  # names. The first one is the main metric
@@ -87,7 +91,10 @@ class Task(ABC):
 
     @property
     def names(self) -> list[str]:
-        """Names all measured metrics, such as `val_accuracy`."""
+        """Names of all measured metrics, such as `val_accuracy`.
+
+        They are allowed values of `trainer.monitor`, and keys of `result.json`.
+        """
         metrics = (*self.metrics, *self.metrics_of_some)
         return [f"{split}_{metric}" for split in self.splits for metric in metrics]
 
@@ -125,10 +132,24 @@ class Task(ABC):
         return graph, NODES
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:  # noqa: B027 - most support all
-        """Raises `UserError` for a strategy or a sampler the task does not support."""
+        """Raises `UserError` for a strategy or a sampler the task does not support.
+
+        Called before ranks start. Default: supports all.
+
+        Args:
+            strategy: The configured strategy.
+            sampler: The configured sampler, or None.
+        """
 
     def num_outputs(self, num_classes: int) -> int:
-        """Returns the model's output width for `Graph.num_classes`."""
+        """Returns the model's output width.
+
+        Default: one output per class.
+
+        Args:
+            num_classes: `Graph.num_classes`, the number of classes or of numbers to
+                predict.
+        """
         return num_classes
 
     def size_head(self, num_outputs: int, edge_width: int) -> None:  # noqa: B027 - most have no head
@@ -213,7 +234,16 @@ class Task(ABC):
         return self.losses(outputs.to(wide(outputs.dtype)), labels)
 
     def probabilities(self, outputs: Tensor) -> Tensor:  # [k, ...]
-        """Converts outputs [k, width] to probabilities, if the task has them."""
+        """Converts outputs to probabilities, for tasks that have them.
+
+        Used where people read predictions: in tables, reports and explanations.
+
+        Args:
+            outputs: [k, width] model outputs.
+
+        Returns:
+            [k, ...].
+        """
         raise NotImplementedError(f"{type(self).__name__} does not define probabilities")
 
     def row_outputs(self, outputs: Tensor, worker: Worker) -> Tensor:
@@ -259,7 +289,14 @@ class Task(ABC):
         return {}
 
     def score_warnings(self, metrics: Mapping[str, float]) -> list[str]:
-        """Returns reasons why the metrics are not meaningful. Default: none."""
+        """Returns reasons why the metrics are not meaningful, for the log and the
+        report.
+
+        Called once, with the final metrics. Default: none.
+
+        Args:
+            metrics: Values by name, from `measure`.
+        """
         return []
 
     @abstractmethod
@@ -315,6 +352,28 @@ class NodeTask(Task):
 
     Its metrics are computed from sums over all ranks, so they are exact. The validation
     and test losses are measured too.
+
+    Implement `read`, `losses`, `counts`, `figures` and `predict`. A metric that is
+    not a function of sums, such as the area under a curve, overrides `measure`.
+
+    Examples:
+        >>> import torch
+        >>> from gnnkit.task import NodeTask
+        >>> class Presence(NodeTask):
+        ...     '''Predicts a set of classes for each node.'''
+        ...     metrics = ("hamming",)
+        ...     def read(self, graph):
+        ...         return graph
+        ...     def losses(self, outputs, labels):
+        ...         loss = torch.nn.functional.binary_cross_entropy_with_logits
+        ...         return loss(outputs, labels.to(outputs), reduction="none").mean(1)
+        ...     def counts(self, outputs, labels):
+        ...         hits = (outputs > 0) == labels
+        ...         return outputs.new_tensor([hits.sum(), hits.numel()])
+        ...     def figures(self, counts):
+        ...         return {"hamming": float(counts[0] / counts[1])}
+        ...     def predict(self, outputs):
+        ...         return outputs > 0
     """
 
     labels_nodes = True
@@ -346,11 +405,26 @@ class NodeTask(Task):
 
     @abstractmethod
     def figures(self, counts: Tensor) -> dict[str, float]:
-        """Computes the metrics from the sums over all ranks' rows."""
+        """Computes the metrics from the sums over all ranks' rows.
+
+        Args:
+            counts: [num_counts] float64 sums of `counts`.
+
+        Returns:
+            A value for each of `metrics`, and for those of `metrics_of_some` that
+            the data have.
+        """
 
     @abstractmethod
     def predict(self, outputs: Tensor) -> Tensor:  # [k, ...]
-        """Returns the prediction for each output row [k, width]."""
+        """Returns the prediction for each output row.
+
+        Args:
+            outputs: [k, width] model outputs.
+
+        Returns:
+            [k] classes or numbers, or [k, ...] sets of classes or several numbers.
+        """
 
     def prepare(self, graph: Graph) -> tuple[Graph, TaskRows]:
         return self.read(graph), NODES

@@ -53,7 +53,11 @@ class ItemLists:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopItems:
-    """Each source's best unseen items, best first."""
+    """Each source's best unseen items, best first.
+
+    `job=predict` writes them as recommendations. An item is unseen if no edge of the
+    predicted relation leads from the source to it.
+    """
 
     items: Tensor  # [num_sources, k] int64 positions among the items
     scores: Tensor  # [num_sources, k] -inf where a source has fewer unseen items

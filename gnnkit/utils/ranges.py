@@ -133,6 +133,14 @@ def whole(
         low: Minimum. Default: unbounded.
         high: Maximum, used together with `low`. Default: unbounded.
         what: Expected kind of number, for the message.
+
+    Examples:
+        >>> from gnnkit.utils.ranges import whole
+        >>> whole("sampler.fanout", 10, low=0)
+        10
+        >>> whole("sampler.fanout", -1, low=0)
+        Traceback (most recent call last):
+        gnnkit.errors.UserError: sampler.fanout=-1 must be a whole number of at least 0
     """
     number = _index(value)
     if number is None or (low is not None and number < low) or (high is not None and number > high):
@@ -161,6 +169,11 @@ def real(
         high: Inclusive maximum. Default: unbounded.
         above: Exclusive minimum. Default: unbounded.
         below: Exclusive maximum. Default: unbounded.
+
+    Examples:
+        >>> from gnnkit.utils.ranges import real
+        >>> real("trainer.lr", 1, above=0)
+        1.0
     """
     bounds = (
         (low, "at least", operator.ge),
@@ -210,6 +223,11 @@ def one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
     Args:
         name: Configuration key, for the message.
         choices: Allowed names or integers.
+
+    Examples:
+        >>> from gnnkit.utils.ranges import one_of
+        >>> one_of("model.norm", "batch", ("none", "batch", "layer"))
+        'batch'
     """
     if isinstance(value, str | int) and not isinstance(value, bool) and value in choices:
         return value

@@ -101,9 +101,9 @@ def test_the_checks_find_what_is_wrong(browser: Browser, page: Path, tmp_path: P
         check_quiet(browser, bad)
     bad.write_text(text)  # with the page's own policy
     browser.open(bad, 400)
-    refused = [event["params"]["entry"]["text"] for event in browser.events if event["method"] == "Log.entryAdded"]
-    assert len(refused) == 2
-    assert all("Content Security Policy" in each for each in refused)
+    errors = [event["params"]["entry"]["text"] for event in browser.events if event["method"] == "Log.entryAdded"]
+    assert len(errors) == 2
+    assert all("Content Security Policy" in each for each in errors)
 
 
 def test_hostile_names_are_text_and_run_nothing(browser: Browser, page: Path) -> None:
@@ -114,9 +114,9 @@ def test_hostile_names_are_text_and_run_nothing(browser: Browser, page: Path) ->
         )
         == 0
     )
-    shown = HOSTILE.replace("\u202e", "\ufffd").replace("\x00", "\ufffd")
-    assert browser.evaluate("document.querySelector('h1').textContent") == f"gcn on {shown}"
-    assert shown in browser.evaluate("document.querySelector('pre').textContent")
+    text = HOSTILE.replace("\u202e", "\ufffd").replace("\x00", "\ufffd")
+    assert browser.evaluate("document.querySelector('h1').textContent") == f"gcn on {text}"
+    assert text in browser.evaluate("document.querySelector('pre').textContent")
     check_quiet(browser, page)
 
 
@@ -155,9 +155,9 @@ def at(browser: Browser, name: str, share: float) -> dict[str, float]:
 def test_a_chart_tells_values_under_the_pointer_and_zooms(browser: Browser, page: Path) -> None:
     browser.open(page, 1400)
     browser.ask("Input.dispatchMouseEvent", type="mouseMoved", **at(browser, "loss", 0.5))
-    told = browser.evaluate("document.querySelector('#loss .tip').innerText").splitlines()
-    assert told[0] == "epoch 6"
-    assert told[1:] == ["train_loss 0.3333", "val_loss 0.4"]
+    message = browser.evaluate("document.querySelector('#loss .tip').innerText").splitlines()
+    assert message[0] == "epoch 6"
+    assert message[1:] == ["train_loss 0.3333", "val_loss 0.4"]
     whole = browser.evaluate("document.querySelector('#loss .plot').innerHTML")
     for kind, share in (("mousePressed", 0.5), ("mouseMoved", 0.8), ("mouseReleased", 0.8)):
         place = at(browser, "loss", share)
@@ -181,10 +181,10 @@ def test_a_table_is_sorted_and_the_graph_coloured_by_a_click(browser: Browser, p
     assert (browser.evaluate(words), browser.evaluate(f"{head}.ariaSort")) == ("97", "descending")
     browser.evaluate(f"{head}.click()")
     assert (browser.evaluate(words), browser.evaluate(f"{head}.ariaSort")) == ("79", "ascending")
-    shown = "[...document.querySelectorAll('#graph g.layer')].map(each => each.style.display === '')"
-    assert browser.evaluate(shown) == [True, False, False]
+    output = "[...document.querySelectorAll('#graph g.layer')].map(each => each.style.display === '')"
+    assert browser.evaluate(output) == [True, False, False]
     browser.evaluate("document.querySelectorAll('#graph input')[2].click()")
-    assert browser.evaluate(shown) == [False, False, True]
+    assert browser.evaluate(output) == [False, False, True]
     check_quiet(browser, page)
 
 

@@ -31,7 +31,7 @@ socket.socket.connect = socket.getaddrinfo = refuse
 """  # Python runs the file sitecustomize.py in the beginning
 
 
-def loaded(name: str) -> ModuleType:
+def load_module(name: str) -> ModuleType:
     """Imports a module of docs/, which is no package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
@@ -53,7 +53,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (offline / "sitecustomize.py").write_text(OFFLINE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(offline), prepend=os.pathsep)
-        version: str = loaded("publish").publish(folder)
+        version: str = load_module("publish").publish(folder)
     return folder / version
 
 
@@ -95,13 +95,13 @@ FOUND = {
 @pytest.mark.parametrize("page", ["index.html", "howto/keys.html"])
 def test_search_finds_from_disk(page: str, site: Path, browser: Browser) -> None:
     browser.open(site / page, 1300)
-    for words, expected in FOUND.items():
+    for words, reference in FOUND.items():
         links = hits(browser, words)
-        assert any(expected in link for link in links), (words, links)
+        assert any(reference in link for link in links), (words, links)
 
 
 def test_versions_are_published_side_by_side(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [each["version"] for each in json.loads((site.parent / "versions.json").read_text())]
+    names = [load["version"] for load in json.loads((site.parent / "versions.json").read_text())]
     assert names == [site.name, "0.0.10", "0.0.9"]
     assert f'href="{site.name}/index.html"' in (site.parent / "index.html").read_text()
     page = (site / "howto/keys.html").read_text(encoding="utf-8")
@@ -109,12 +109,12 @@ def test_versions_are_published_side_by_side(site: Path, monkeypatch: pytest.Mon
     assert f"gnnkit {site.name}" in page
     for place, extra in (("published", {"version": {"provider": "mike"}}), ("", {})):
         monkeypatch.setenv("GNNKIT_SITE", place)
-        assert loaded("hooks").on_config(SimpleNamespace(extra={})).extra == extra
+        assert load_module("hooks").on_config(SimpleNamespace(extra={})).extra == extra
 
 
 def test_the_site_is_built_strictly_and_asks_for_nothing_from_the_network(site: Path) -> None:
     pages = list(site.rglob("*.html"))
-    hooks = loaded("hooks")
+    hooks = load_module("hooks")
     assert len(pages) == 1 + len(list((ROOT / "docs").rglob("*.md"))) + len(hooks.ADDED)  # and 404.html
     for page in pages:
         text = page.read_text(encoding="utf-8")
@@ -133,7 +133,7 @@ def test_the_picture_of_a_layout_shows_whose_rows_reach_the_first_cell(shape: tu
     src, dst = np.divmod(np.arange(size * size), size)
     graph = Graph.from_edges(src, dst, size, features=np.ones((size, 1)))
     first = next(iter(cut_all(graph, Partition(owner, None, grid))))
-    boxes = re.findall(r'<rect class="(\w+)".*?<text[^>]*>([\d,]+)</text>', loaded("pictures").layout(grid))
+    boxes = re.findall(r'<rect class="(\w+)".*?<text[^>]*>([\d,]+)</text>', load_module("pictures").layout(grid))
     for kind, cells in (("gather", first.halo_cell), ("reduce", first.partial_cell)):
         ranks = {",".join(str(cell * grid.slices + place) for place in range(grid.slices)) for cell in set(cells)}
         assert {label for name, label in boxes if name == kind} == ranks
@@ -141,7 +141,7 @@ def test_the_picture_of_a_layout_shows_whose_rows_reach_the_first_cell(shape: tu
 
 
 def test_there_is_a_picture_and_a_page_for_each_strategy_of_ours() -> None:
-    pictures, page = loaded("pictures"), (ROOT / "docs/explanation/strategies.md").read_text(encoding="utf-8")
+    pictures, page = load_module("pictures"), (ROOT / "docs/explanation/strategies.md").read_text(encoding="utf-8")
     ours = {name for name in plugins.names("strategy") if plugins.find("strategy", name).module.startswith("gnnkit.")}
     assert set(pictures.STRATEGIES) == ours
     for name in ours:
@@ -150,7 +150,7 @@ def test_there_is_a_picture_and_a_page_for_each_strategy_of_ours() -> None:
 
 
 def test_every_key_of_every_option_is_listed() -> None:
-    listed = loaded("hooks").every_key()
+    listed = load_module("hooks").every_key()
     for section in config.SECTIONS:
         for option in plugins.options(section):
             for key in keys.read(section, option).keys:

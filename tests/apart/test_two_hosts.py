@@ -76,15 +76,15 @@ def start(
     hosts: Sequence[Host], number: int, port: int, folder: Path, overrides: Sequence[str]
 ) -> subprocess.Popen[bytes]:
     """Starts the torchrun of one host, in a working directory of its own."""
-    here = folder / f"host{number}"
-    here.mkdir()
+    places = folder / f"host{number}"
+    places.mkdir()
     output = (folder / f"out{number}").open("w")
     agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", f"--node-rank={number}"]
     meeting = [f"--master-addr={hosts[0].address}", f"--master-port={port}"]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     return subprocess.Popen(
         [*hosts[number].command, *agent, *meeting, "-m", "gnnkit", *overrides],
-        cwd=here,
+        cwd=places,
         env=kept | {"GLOO_SOCKET_IFNAME": hosts[number].card, "OMP_NUM_THREADS": "1"},
         stdout=output,
         stderr=output,
@@ -93,7 +93,7 @@ def start(
 
 def listening(agent: int) -> set[str]:
     """Returns the addresses at which the ranks of an agent listen, in its network."""
-    found: set[str] = set()
+    results: set[str] = set()
     for rank in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
         if b"torch.distributed.run" in Path(f"/proc/{rank}/cmdline").read_bytes():
             continue  # a fork of the agent, which still has the agent's sockets
@@ -102,8 +102,8 @@ def listening(agent: int) -> set[str]:
             for line in Path(f"/proc/{rank}/net/{kind}").read_text().splitlines()[1:]:
                 words = line.split()
                 if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
-                    found.add(address(words[1].split(":")[0]))
-    return found
+                    results.add(address(words[1].split(":")[0]))
+    return results
 
 
 def address(digits: str) -> str:
@@ -117,12 +117,12 @@ def on_two_hosts(hosts: Sequence[Host], folder: Path, overrides: Sequence[str]) 
     """Runs the command. Returns the addresses at which the ranks of a host listened."""
     port = free_port()
     agents = [start(hosts, number, port, folder, overrides) for number in range(2)]
-    found: list[set[str]] = [set(), set()]
+    results: list[set[str]] = [set(), set()]
     try:
         while any(agent.poll() is None for agent in agents):
             for number, agent in enumerate(agents):
                 with contextlib.suppress(OSError):  # a process that ends
-                    found[number] |= listening(agent.pid)
+                    results[number] |= listening(agent.pid)
             time.sleep(0.1)
         assert [agent.returncode for agent in agents] == [0, 0], [
             (folder / f"out{number}").read_text() for number in range(2)
@@ -131,7 +131,7 @@ def on_two_hosts(hosts: Sequence[Host], folder: Path, overrides: Sequence[str]) 
         for agent in agents:
             agent.kill()
             agent.wait()
-    return found
+    return results
 
 
 def losses(run: Path) -> list[tuple[int, int, float]]:
@@ -151,8 +151,8 @@ def losses(run: Path) -> list[tuple[int, int, float]]:
 def test_two_hosts_train_as_two_ranks_of_one_host(tmp_path: Path, link: ModuleType, strategy: str) -> None:
     overrides = [*strategy.split(), *RUN, *TRAINED]
     with two_hosts(link) as hosts:
-        found = on_two_hosts(hosts, tmp_path, [*overrides, f"output={tmp_path}/two"])
-    for addresses, host in zip(found, hosts, strict=True):
+        actual = on_two_hosts(hosts, tmp_path, [*overrides, f"output={tmp_path}/two"])
+    for addresses, host in zip(actual, hosts, strict=True):
         assert addresses == {host.address}
     start_job(Order(settle(compose([*overrides, "workers=2", f"output={tmp_path}/one"]))))
     one, two = tmp_path / "one", tmp_path / "two"
@@ -206,9 +206,9 @@ def test_a_cut_cable_ends_both_sides_before_the_deadline_and_the_run_goes_on_to_
     assert before.name == "last.json"
     assert not damaged
     epochs = f"trainer.max_epochs={checkpoint.whole_numbers(before)['epoch'] + 2}"
-    here = [*keys, epochs, "workers=2", "comm=gloo"] if way != "parts=4" else [*keys, epochs, "workers=2"]
-    start_job(Order(settle(compose([*here, f"output={run}", "on_exists=resume"]))))
-    start_job(Order(settle(compose([*here, f"output={tmp_path}/whole"]))))
+    overrides = [*keys, epochs, "workers=2", "comm=gloo"] if way != "parts=4" else [*keys, epochs, "workers=2"]
+    start_job(Order(settle(compose([*overrides, f"output={run}", "on_exists=resume"]))))
+    start_job(Order(settle(compose([*overrides, f"output={tmp_path}/whole"]))))
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
 
 

@@ -34,12 +34,12 @@ REQUIRED = (
 
 @pytest.fixture(scope="module")
 def uv() -> str:
-    found = os.environ.get("UV") or shutil.which("uv")
-    return found or pytest.skip("needs uv, to make an empty environment")
+    actual = os.environ.get("UV") or shutil.which("uv")
+    return actual or pytest.skip("needs uv, to make an empty environment")
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with wheels and the sdist."""
     if (given := os.environ.get("GNNKIT_WHEELS")) is not None:
         return Path(given)
@@ -57,8 +57,8 @@ def expected() -> set[str]:
     return {path.as_posix() for path in code | yaml | {Path("gnnkit/dataset/pystdlib.npz")}}
 
 
-def test_wheels_hold_code_configuration_stubs_and_native_module(built: Path) -> None:
-    wheels = list(built.glob("gnnkit-*.whl"))
+def test_wheels_hold_code_configuration_stubs_and_native_module(wheel_folder: Path) -> None:
+    wheels = list(wheel_folder.glob("gnnkit-*.whl"))
     assert wheels
     for wheel in wheels:
         archive = zipfile.ZipFile(wheel)
@@ -75,14 +75,14 @@ def test_wheels_hold_code_configuration_stubs_and_native_module(built: Path) -> 
 
 
 @pytest.mark.skipif("GNNKIT_WHEELS" not in os.environ, reason=".ci/wheels builds for both machines")
-def test_there_is_a_wheel_for_both_machines_on_an_old_system(built: Path) -> None:
-    names = [wheel.name for wheel in built.glob("gnnkit-*.whl")]
+def test_there_is_a_wheel_for_both_machines_on_an_old_system(wheel_folder: Path) -> None:
+    names = [wheel.name for wheel in wheel_folder.glob("gnnkit-*.whl")]
     assert {machine for name in names for machine in MACHINES.values() if machine in name} == set(MACHINES.values())
     assert all("manylinux" in name for name in names)
 
 
-def test_the_sdist_holds_code_configuration_and_rust(built: Path) -> None:
-    (sdist,) = built.glob("*.tar.gz")
+def test_the_sdist_holds_code_configuration_and_rust(wheel_folder: Path) -> None:
+    (sdist,) = wheel_folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     rust = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rust").glob("*/src/**/*.rs")}
@@ -92,29 +92,29 @@ def test_the_sdist_holds_code_configuration_and_rust(built: Path) -> None:
 @pytest.mark.parametrize("hook", ["get_requires_for_build_wheel", "build_editable"])
 def test_a_build_without_rust_ends_in_one_line(hook: str) -> None:
     command = [sys.executable, "-c", f"import gnnkit_build; print(gnnkit_build.{hook})"]
-    where = {"PYTHONPATH": str(ROOT / "packaging"), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, capture_output=True, text=True, env=where, check=False)
+    environment = {"PYTHONPATH": str(ROOT / "packaging"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("gnnkit: a build from source needs Rust")
     assert done.stderr.count("\n") == 1
-    found = subprocess.run(command, check=False, env={**where, "PATH": os.environ["PATH"]})
-    assert found.returncode == 0
+    actual = subprocess.run(command, check=False, env={**environment, "PATH": os.environ["PATH"]})
+    assert actual.returncode == 0
 
 
 def test_a_copy_of_the_sources_without_the_link_to_conf_ends_in_one_line(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "packaging", tmp_path / "packaging")
     shutil.copytree(ROOT / "gnnkit", tmp_path / "gnnkit", ignore=lambda *_: {"conf", "__pycache__"})
     for command in (["-c", "import gnnkit_build; gnnkit_build.build_wheel"], ["-m", "gnnkit", "strategy=auto"]):
-        where = {**os.environ, "PYTHONPATH": f"{tmp_path}:{tmp_path / 'packaging'}"}
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{tmp_path / 'packaging'}"}
         done = subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, env=where, cwd=tmp_path, check=False
+            [sys.executable, *command], capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
         )
         assert done.returncode in (1, 2)
         assert done.stderr.count("\n") == 1
         assert "ln -s ../conf" in done.stderr
 
 
-def test_the_main_job_runs_from_an_empty_environment(built: Path, uv: str, tmp_path: Path) -> None:
+def test_the_main_job_runs_from_an_empty_environment(wheel_folder: Path, uv: str, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     python = environment / "bin" / "python"
     pinned = subprocess.run(
@@ -123,10 +123,12 @@ def test_the_main_job_runs_from_an_empty_environment(built: Path, uv: str, tmp_p
     (tmp_path / "pinned.txt").write_text("\n".join(line for line in pinned.stdout.splitlines() if "==" in line))
     install = ["pip", "install", "--quiet", "--python", str(python), "--constraints", str(tmp_path / "pinned.txt")]
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(environment)], check=True)
-    (wheel,) = (wheel for wheel in built.glob("*.whl") if platform.machine() in wheel.name)
+    (wheel,) = (wheel for wheel in wheel_folder.glob("*.whl") if platform.machine() in wheel.name)
     without_rust = {**os.environ, "PATH": "/usr/bin:/bin"}
     assert shutil.which("cargo", path=without_rust["PATH"]) is None
-    wheels = {name: next(built.glob(f"{name.replace('-', '_')}-*.whl"), ROOT / f"plugins/{name}") for name in REQUIRED}
+    wheels = {
+        name: next(wheel_folder.glob(f"{name.replace('-', '_')}-*.whl"), ROOT / f"plugins/{name}") for name in REQUIRED
+    }
     subprocess.run([uv, *install, str(wheel), *map(str, wheels.values())], check=True, env=without_rust)
 
     command = [python, "-m", "gnnkit", "+strategy=vertex_centric", "partition=2d", "workers=2", "trainer.max_epochs=2"]
@@ -136,5 +138,5 @@ def test_the_main_job_runs_from_an_empty_environment(built: Path, uv: str, tmp_p
     (result,) = tmp_path.glob("outputs/*/*/result.json")
     assert json.loads(result.read_text())["epochs"] == 2
     assert result.with_name("report.html").exists()
-    where = subprocess.check_output([python, "-c", "import gnnkit; print(gnnkit.__file__)"], cwd=tmp_path, env=clean)
-    assert Path(where.decode().strip()).is_relative_to(environment)
+    place = subprocess.check_output([python, "-c", "import gnnkit; print(gnnkit.__file__)"], cwd=tmp_path, env=clean)
+    assert Path(place.decode().strip()).is_relative_to(environment)

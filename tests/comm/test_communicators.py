@@ -66,9 +66,9 @@ def test_sums_do_not_depend_on_the_number_of_processes(processes: int) -> None:
                 digest.update(group.all_reduce(torch.randn(size, generator=generator)).numpy().tobytes())
         return digest.hexdigest()
 
-    found = spread(work, 6, processes)
-    assert found == Threads.run(work, 6)
-    assert len(set(found)) == 2  # one for each half
+    results = spread(work, 6, processes)
+    assert results == Threads.run(work, 6)
+    assert len(set(results)) == 2  # one for each half
 
 
 @pytest.mark.slow
@@ -82,9 +82,9 @@ def test_a_rank_that_fails_ends_those_of_all_processes(victim: int) -> None:
             raise ZeroDivisionError("mine")
         comm.all_to_all(torch.ones(comm.world_size), [1] * comm.world_size, [1] * comm.world_size)
 
-    with pytest.raises(RankError, match=rf"ZeroDivisionError: mine \(on rank {victim}\)") as told:
+    with pytest.raises(RankError, match=rf"ZeroDivisionError: mine \(on rank {victim}\)") as message:
         spread(work, 6, 3, timeout=NEVER)
-    assert str(told.value).startswith(f"process {victim // 2} (ranks {victim} to {victim + 1}) failed")
+    assert str(message.value).startswith(f"process {victim // 2} (ranks {victim} to {victim + 1}) failed")
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_process_that_is_killed_ends_the_ranks_of_the_others() -> None:
 @pytest.mark.slow
 def test_a_rank_of_another_process_that_does_not_come_is_named() -> None:
     context = multiprocessing.get_context("fork")
-    begun, ended = context.Barrier(3), context.Barrier(3)
+    begun, exits = context.Barrier(3), context.Barrier(3)
 
     def work(comm: Communicator) -> str:
         begun.wait(GUARD)
@@ -111,11 +111,11 @@ def test_a_rank_of_another_process_that_does_not_come_is_named() -> None:
             with pytest.raises(DeadlineExceeded) as error:
                 comm.all_to_all(torch.ones(3), [1] * 3, [1] * 3)
             late = str(error.value)
-        ended.wait(GUARD)
+        exits.wait(GUARD)
         return late
 
-    told = spread(work, 3, 3, timeout=2.0)
-    assert told[:2] == [f"rank {rank}: timed out after 2 s waiting for rank 2" for rank in (0, 1)]
+    message = spread(work, 3, 3, timeout=2.0)
+    assert message[:2] == [f"rank {rank}: timed out after 2 s waiting for rank 2" for rank in (0, 1)]
 
 
 @pytest.mark.slow
@@ -140,9 +140,9 @@ def test_the_thread_that_fails_of_itself_is_the_error_that_is_shown() -> None:
             raise ZeroDivisionError("mine")
         comm.all_reduce(torch.ones(1))
 
-    with pytest.raises(ZeroDivisionError, match="mine") as shown:
+    with pytest.raises(ZeroDivisionError, match="mine") as output:
         Threads.run(work, 3)
-    assert shown.value.__notes__ == ["on rank 2"]
+    assert output.value.__notes__ == ["on rank 2"]
 
 
 def test_a_thread_that_only_lost_its_peer_is_not_the_cause() -> None:
@@ -154,9 +154,9 @@ def test_a_thread_that_only_lost_its_peer_is_not_the_cause() -> None:
         wait_until(lambda: comm._group.run.gone)
         raise ZeroDivisionError(f"of rank {comm.rank}")
 
-    with pytest.raises(ZeroDivisionError) as shown:
+    with pytest.raises(ZeroDivisionError) as output:
         Threads.run(work, 2)
-    assert shown.value.__notes__ == ["on rank 1"]
+    assert output.value.__notes__ == ["on rank 1"]
 
 
 def test_all_threads_that_fail_of_themselves_are_told() -> None:
@@ -164,23 +164,23 @@ def test_all_threads_that_fail_of_themselves_are_told() -> None:
         wait_until(lambda: comm.rank == len(comm._group.run.gone))
         raise ZeroDivisionError(f"mine is {comm.rank}")
 
-    with pytest.raises(ZeroDivisionError, match="mine is 0") as shown:
+    with pytest.raises(ZeroDivisionError, match="mine is 0") as output:
         Threads.run(work, 2)
-    assert shown.value.__notes__ == ["on rank 0", "rank 1 failed: ZeroDivisionError: mine is 1"]
+    assert output.value.__notes__ == ["on rank 0", "rank 1 failed: ZeroDivisionError: mine is 1"]
 
 
 @pytest.mark.slow
 def test_threads_name_the_ranks_that_have_not_come() -> None:
-    told = threading.Event()
+    message = threading.Event()
 
     def work(comm: Communicator) -> str:
         part = comm.split([0, 2, 3]) if comm.rank != 1 else comm.split([1])
         if comm.rank == 0:
             with pytest.raises(DeadlineExceeded) as error:
                 part.all_reduce(torch.ones(1))
-            told.set()
+            message.set()
             return str(error.value)
-        assert told.wait(GUARD)
+        assert message.wait(GUARD)
         return ""
 
     assert Threads.run(work, 4, timeout=0.3)[0] == "rank 0: timed out after 0.3 s waiting for rank 2, rank 3"
@@ -192,9 +192,9 @@ def test_a_thread_that_has_ended_is_not_waited_for() -> None:
             return
         comm.all_reduce(torch.ones(1))
 
-    with pytest.raises(PeerLost, match="rank 0: lost its peer rank 1, which has ended") as lost:
+    with pytest.raises(PeerLost, match="rank 0: lost its peer rank 1, which has ended") as caught:
         Threads.run(work, 2, timeout=NEVER)
-    assert lost.value.rank == 1
+    assert caught.value.rank == 1
 
 
 @pytest.fixture
@@ -222,8 +222,8 @@ def test_a_thread_that_is_stuck_is_named_when_another_has_waited_for_it(release:
         release.wait() if comm.rank == 2 else together.wait(GUARD)
         comm.all_reduce(torch.ones(1))
 
-    told = r"rank 2 is stuck, still running 1 s after rank [01] failed: .* timed out after 1 s waiting for rank 2$"
-    with pytest.raises(DeadlineExceeded, match=told):
+    message = r"rank 2 is stuck, still running 1 s after rank [01] failed: .* timed out after 1 s waiting for rank 2$"
+    with pytest.raises(DeadlineExceeded, match=message):
         Threads.run(work, 3, timeout=1.0)
 
 
@@ -234,9 +234,9 @@ def test_a_thread_that_is_stuck_is_told_beside_the_failure_of_another(release: t
         release.wait() if comm.rank == 2 else together.wait(GUARD)
         raise ZeroDivisionError("mine")
 
-    with pytest.raises(ZeroDivisionError) as shown:
+    with pytest.raises(ZeroDivisionError) as output:
         Threads.run(work, 3, timeout=1.0)
-    assert shown.value.__notes__[-1] == "rank 2 is stuck, still running 1 s later"
+    assert output.value.__notes__[-1] == "rank 2 is stuck, still running 1 s later"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.waiting import GUARD
 
 
 @contextlib.contextmanager
-def connected(host: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+def connect_sockets(host: str) -> Iterator[tuple[socket.socket, socket.socket]]:
     with socket.create_server((host, 0)) as listener, socket.create_connection(listener.getsockname()) as near:
         far, _ = listener.accept()
         with far:
@@ -24,7 +24,7 @@ def connected(host: str) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def test_a_wait_for_a_host_that_is_hung_up_on_ends_and_no_other_does() -> None:
-    with connected("127.0.0.2") as (lost, _), connected("127.0.0.1") as (near, far):
+    with connect_sockets("127.0.0.2") as (lost, _), connect_sockets("127.0.0.1") as (near, far):
         waiting = threading.Timer(0.05, host_monitor.hang_up, ["127.0.0.2"])
         waiting.start()
         assert lost.recv(1) == b""
@@ -34,7 +34,7 @@ def test_a_wait_for_a_host_that_is_hung_up_on_ends_and_no_other_does() -> None:
 
 
 def test_connections_of_this_host_stay_where_all_others_are_shut() -> None:
-    with connected("127.0.0.1") as (near, far):
+    with connect_sockets("127.0.0.1") as (near, far):
         host_monitor.hang_up(None)
         far.send(b"x")
         assert near.recv(1) == b"x"

@@ -31,7 +31,7 @@ TOKEN = "0123456789abcdef" * 2
 
 
 @contextmanager
-def connected(
+def connect_mailboxes(
     world_size: int, intrude: Callable[[list[socket.socket]], Any] = lambda listeners: None, **keys: Any
 ) -> Iterator[list[SocketMailbox]]:
     """Opens mailboxes of several ranks in this process, after `intrude(listeners)`."""
@@ -79,14 +79,14 @@ def barrier(comm: Communicator) -> None:
 def traffic(comm: Communicator, num_messages: int = 150) -> list[tuple[int, str, int]]:
     """Puts messages at random and takes all. Returns sender, tag and number of each."""
     rng = random.Random(comm.rank)
-    sent: Counter[int] = Counter()
+    counter: Counter[int] = Counter()
     with comm.mailbox() as box:
         for number in range(num_messages):
             dst, size = rng.randrange(comm.world_size), rng.choice([0, 1, 1000, 100_000])
             x = torch.full((size,), number, dtype=torch.float32)
             box.put(dst, rng.choice("ab"), {"number": number, "size": size}, {"x": x})
-            sent[dst] += 1
-        counts = comm.all_reduce(torch.tensor([sent[rank] for rank in range(comm.world_size)]))
+            counter[dst] += 1
+        counts = comm.all_reduce(torch.tensor([counter[rank] for rank in range(comm.world_size)]))
         messages = [box.take(timeout=GUARD) for _ in range(int(counts[comm.rank]))]
         assert all(
             torch.equal(message.tensors["x"], torch.full((message.fields["size"],), float(message.fields["number"])))
@@ -133,9 +133,9 @@ def leaves_early(comm: Communicator) -> None:
         box.close()
     else:
         assert box.take("last", src=1, timeout=GUARD).fields == {"value": 7}
-        with pytest.raises(PeerLost, match="rank 0: lost its peer rank 1, which has closed its mailbox") as lost:
+        with pytest.raises(PeerLost, match="rank 0: lost its peer rank 1, which has closed its mailbox") as caught:
             box.take("more", src=1, timeout=GUARD)
-        assert lost.value.rank == 1
+        assert caught.value.rank == 1
         assert box.gone() == {1}
         with pytest.raises(PeerLost, match="rank 1, which has closed"):
             box.put(1, "late")
@@ -182,9 +182,9 @@ def killed(comm: Communicator) -> None:
             box.put(rank, "killed")
         os.kill(os.getpid(), signal.SIGKILL)
     box.take("killed", src=2, timeout=GUARD)
-    with pytest.raises(PeerLost, match="lost its peer rank 2, which closed its connection without a goodbye") as lost:
+    with pytest.raises(PeerLost, match="lost its peer rank 2, which closed its connection without a goodbye") as caught:
         box.take("gradient", src=2, timeout=NEVER)
-    assert lost.value.rank == 2
+    assert caught.value.rank == 2
     assert box.gone() == {2}
     with pytest.raises(PeerLost, match="rank 2"):
         box.put(2, "gradient")
@@ -215,14 +215,14 @@ def test_a_thread_that_fails_ends_the_wait_for_its_messages(world_size: int) -> 
             box.take("x", src=1, timeout=NEVER)
         noticed.append(comm.rank)
 
-    with pytest.raises(ZeroDivisionError, match="mine") as shown:
+    with pytest.raises(ZeroDivisionError, match="mine") as output:
         Threads.run(work, world_size)
-    assert shown.value.__notes__ == ["on rank 1"]
+    assert output.value.__notes__ == ["on rank 1"]
     assert sorted(noticed) == [rank for rank in range(world_size) if rank != 1]
 
 
 def test_without_any_peer_left_nothing_is_waited_for() -> None:
-    with connected(3) as boxes:
+    with connect_mailboxes(3) as boxes:
         boxes[1].close()
         boxes[2].close()
         with pytest.raises(PeerLost, match="has closed its mailbox"):
@@ -249,7 +249,7 @@ def put_often(box: Mailbox, tensors: dict[str, Tensor], times: int = 1000) -> No
 
 @pytest.mark.slow
 def test_a_sender_whose_messages_are_not_taken_waits_and_then_names_the_receiver() -> None:
-    with connected(3, limit=2**16, timeout=2.0) as boxes:
+    with connect_mailboxes(3, limit=2**16, timeout=2.0) as boxes:
         big = {"x": torch.zeros(2**14)}  # 64 KiB
         with pytest.raises(DeadlineExceeded, match=r"rank 1: timed out after 2 s: rank 0 takes no messages, 'x' waits"):
             put_often(boxes[1], big)
@@ -263,7 +263,7 @@ def test_a_sender_whose_messages_are_not_taken_waits_and_then_names_the_receiver
 
 @pytest.mark.slow
 def test_a_sender_that_waited_goes_on_when_messages_are_taken() -> None:
-    with connected(2, limit=2**16) as (receiver, sender):
+    with connect_mailboxes(2, limit=2**16) as (receiver, sender):
         big = {"x": torch.zeros(2**14)}
         thread = threading.Thread(target=put_often, args=(sender, big, 300), daemon=True)
         thread.start()
@@ -290,7 +290,7 @@ def test_a_put_that_is_interrupted_halfway_does_not_garble_the_next(monkeypatch:
     def interrupt(link: links.SocketLink, deadline: float) -> None:
         raise KeyboardInterrupt
 
-    with connected(2) as (receiver, sender):
+    with connect_mailboxes(2) as (receiver, sender):
         monkeypatch.setattr(links.SocketLink, "_wait_for_room", interrupt)
         with pytest.raises(KeyboardInterrupt):
             sender.put(0, "x", tensors={"x": torch.zeros(2**25)})
@@ -311,7 +311,7 @@ def test_a_stranger_without_the_token_is_refused_and_disturbs_nobody() -> None:
             strangers.append(socket.create_connection(listeners[0].getsockname(), timeout=GUARD))
             strangers[-1].sendall(first)
 
-    with connected(3, intrude) as boxes:
+    with connect_mailboxes(3, intrude) as boxes:
         for stranger in strangers:
             with stranger:
                 assert ended(stranger)
@@ -408,7 +408,7 @@ def open_files() -> int:
 def test_a_closed_mailbox_leaves_no_thread_and_no_socket() -> None:
     threads, files = threading.active_count(), open_files()
     for _ in range(3):
-        with connected(3) as boxes:
+        with connect_mailboxes(3) as boxes:
             boxes[0].put(1, "not taken", tensors={"x": torch.zeros(1000)})
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("mailbox")]
     assert threading.active_count() <= threads  # a thread that an earlier test left may end

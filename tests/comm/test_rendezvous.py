@@ -22,11 +22,11 @@ def wait_at_store(seconds: float, *, dies: bool) -> None:
     """Waits for a rank that never comes, at the store of rank 0, which may die."""
     deadline = timedelta(seconds=seconds)
     kept: list[Any] = [dist.TCPStore("127.0.0.1", 0, 2, True, deadline, wait_for_workers=False)]
-    other = dist.TCPStore("127.0.0.1", kept[0].port, 2, False, deadline)
+    second = dist.TCPStore("127.0.0.1", kept[0].port, 2, False, deadline)
     if dies:
         threading.Timer(0.05, kept.clear).start()
     with report_absence(2, seconds):
-        other.get("never set")
+        second.get("never set")
 
 
 def test_rank_0_that_dies_in_the_meeting_is_a_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ class Tcp(Gloo):
     shares_memory = False
 
 
-def shared(comm: Communicator) -> shared_memory.SharedMemory:
+def share_memory(comm: Communicator) -> shared_memory.SharedMemory:
     """Returns the memory of a group. Collective at first use."""
     assert isinstance(comm, Gloo)
     memory = comm._shared_memory()
@@ -80,21 +80,21 @@ def test_rows_arrive_as_over_tcp(world_size: int) -> None:
             for most in (0, 5, 20_000 if draw % 5 == 0 else 900, 40):
                 send, recv = counts_of(comm, 10 * draw + most, most)
                 rows = rows_of(comm, sum(send), shape, dtype)
-                expected = tcp.all_to_all(rows, send, recv)
+                reference = tcp.all_to_all(rows, send, recv)
                 source = rows_of(comm, 50, shape, dtype)
                 index = torch.arange(sum(send)) * 7 % 50
                 gathered = tcp.all_to_all(source[index], send, recv)
-                for found, wanted in (
-                    (comm.all_to_all(rows, send, recv), expected),
-                    (comm.start(rows, send, recv).wait(), expected),
+                for actual, wanted in (
+                    (comm.all_to_all(rows, send, recv), reference),
+                    (comm.start(rows, send, recv).wait(), reference),
                     (comm.start(source, send, recv, index=index).wait(), gathered),
-                    (lent(comm, rows, send, recv), expected),
+                    (lent(comm, rows, send, recv), reference),
                     (lent(comm, source, send, recv, index=index), gathered),
                 ):
-                    assert found.dtype == dtype
-                    assert torch.equal(found, wanted)
+                    assert actual.dtype == dtype
+                    assert torch.equal(actual, wanted)
                     exchanges += 1
-        assert len(shared(comm)._buffers) <= shared_memory.SLOTS if world_size > 1 else True
+        assert len(share_memory(comm)._buffers) <= shared_memory.SLOTS if world_size > 1 else True
         return exchanges
 
     assert set(run_gloo(work, world_size)) == {len(DTYPES) * 4 * 4 * 5}
@@ -106,7 +106,7 @@ def test_rows_are_lent_in_place_and_waited_for_in_a_tensor_of_their_own() -> Non
         send = [0 if rank == comm.rank else 100 for rank in range(2)]
         rows = torch.full((100, 64), float(comm.rank))
         with comm.start(rows, send, send).borrow() as borrowed:
-            mapped = [memory.data_ptr() for memory in shared(comm)._links[1 - comm.rank].buffers.values()]
+            mapped = [memory.data_ptr() for memory in share_memory(comm)._links[1 - comm.rank].buffers.values()]
             assert borrowed.data_ptr() in mapped
             assert torch.equal(borrowed, 1 - rows)
         own = comm.start(rows, send, send).wait()
@@ -147,7 +147,7 @@ def test_a_rank_that_only_sends_waits_for_its_reader() -> None:
 
     def work(comm: Communicator) -> int:
         send, recv = ([0, 50], [0, 0]) if comm.rank == 0 else ([0, 0], [50, 0])
-        shared(comm)
+        share_memory(comm)
         for number in range(20):
             rows = torch.full((sum(send), 1000), float(number))
             if comm.rank == 1:
@@ -157,7 +157,7 @@ def test_a_rank_that_only_sends_waits_for_its_reader() -> None:
                 full.set()
             if comm.rank == 1:
                 assert torch.equal(received, torch.full((50, 1000), float(number)))
-        return len(shared(comm)._buffers)
+        return len(share_memory(comm)._buffers)
 
     assert run_gloo(work, 2) == [shared_memory.SLOTS, 0]
 
@@ -180,7 +180,7 @@ def test_a_rank_that_ends_while_a_peer_has_much_to_read_is_not_lost() -> None:
     def work(comm: Communicator) -> None:
         counts = [0 if rank == comm.rank else 4 for rank in range(2)]
         rows = torch.full((4,), comm.rank)
-        memory = shared(comm)
+        memory = share_memory(comm)
         pending = comm.start(rows, counts, counts)
         if comm.rank == 0:
             time.sleep(0.5)  # the other has ended, but for its goodbye
@@ -200,7 +200,7 @@ def test_groups_exchange_apart_and_in_threads() -> None:
     def work(comm: Communicator) -> None:
         part = comm.split([rank for rank in range(4) if rank % 2 == comm.rank % 2])
         again = comm.split(range(4))
-        shared(part), shared(again)
+        share_memory(part), share_memory(again)
         errors: list[BaseException] = []
 
         def exchange(group: Communicator, members: list[int]) -> None:
@@ -208,8 +208,8 @@ def test_groups_exchange_apart_and_in_threads() -> None:
                 for number in range(30):
                     counts = [number * 40] * group.world_size
                     rows = torch.full((sum(counts), 9), float(comm.rank))
-                    found = group.all_to_all(rows, counts, counts).view(group.world_size, -1)
-                    assert all((each == rank).all() for each, rank in zip(found, members, strict=True))
+                    actual = group.all_to_all(rows, counts, counts).view(group.world_size, -1)
+                    assert all((each == rank).all() for each, rank in zip(actual, members, strict=True))
             except BaseException as error:
                 errors.append(error)
 
@@ -227,16 +227,16 @@ def test_a_large_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "KEPT", shared_memory.LEAST)
 
     def work(comm: Communicator) -> None:
-        other = 1 - comm.rank
+        second = 1 - comm.rank
         for num_rows in (3 * shared_memory.LEAST, 100_000, 2 * shared_memory.LEAST, 100_000):
             counts = [0 if rank == comm.rank else num_rows for rank in range(2)]
             rows = torch.full((num_rows,), comm.rank + 1, dtype=torch.uint8)
-            assert (comm.all_to_all(rows, counts, counts) == other + 1).all()
+            assert (comm.all_to_all(rows, counts, counts) == second + 1).all()
         comm.all_reduce(torch.zeros(1))
-        memory = shared(comm)
+        memory = share_memory(comm)
         memory._hear()
-        held = [buffer.memory for buffer in memory._buffers] + list(memory._links[other].buffers.values())
-        assert all(len(each) <= shared_memory.LEAST for each in held)
+        loads = [buffer.memory for buffer in memory._buffers] + list(memory._links[second].buffers.values())
+        assert all(len(each) <= shared_memory.LEAST for each in loads)
 
     run_gloo(work, 2)
 
@@ -247,7 +247,7 @@ def test_a_quick_reader_does_not_free_a_buffer_that_is_still_written(monkeypatch
     monkeypatch.setattr(shared_memory, "KEPT", shared_memory.LEAST)
 
     def work(comm: Communicator) -> None:
-        memory, num_rows = shared(comm), shared_memory.LEAST
+        memory, num_rows = share_memory(comm), shared_memory.LEAST
         if comm.rank == 0:
             send = memory._send
 
@@ -259,9 +259,9 @@ def test_a_quick_reader_does_not_free_a_buffer_that_is_still_written(monkeypatch
             monkeypatch.setattr(memory, "_send", slowly)
         counts = [0, num_rows, num_rows] if comm.rank == 0 else [0, 0, 0]
         rows = torch.arange(sum(counts), dtype=torch.int32)
-        received = comm.all_to_all(rows, counts, [0, 0, 0] if comm.rank == 0 else [num_rows, 0, 0])
+        rows_received = comm.all_to_all(rows, counts, [0, 0, 0] if comm.rank == 0 else [num_rows, 0, 0])
         first = (comm.rank - 1) * num_rows
-        assert comm.rank == 0 or torch.equal(received, torch.arange(first, first + num_rows, dtype=torch.int32))
+        assert comm.rank == 0 or torch.equal(rows_received, torch.arange(first, first + num_rows, dtype=torch.int32))
 
     run_gloo(work, 3)
 
@@ -275,23 +275,23 @@ def test_rows_between_hosts_travel_over_tcp(number: int) -> None:
     hosts = layouts[number]
 
     def work(comm: Communicator) -> list[int]:
-        here, tcp = hosts[comm.rank], over_tcp(comm)
-        host.host = lambda: f"kernel {here}"  # type: ignore[assignment]
-        if here is None:
+        overrides, tcp = hosts[comm.rank], over_tcp(comm)
+        host.host = lambda: f"kernel {overrides}"  # type: ignore[assignment]
+        if overrides is None:
             shared_memory._can_map = lambda: False  # type: ignore[assignment]
         check_communicator(comm)
         for draw in range(6):
             send, recv = counts_of(comm, draw, 3000)
             source, index = rows_of(comm, 50, (6,), torch.float32), torch.arange(sum(send)) * 7 % 50
             rows = source[index]
-            expected = tcp.all_to_all(rows, send, recv)
-            assert torch.equal(comm.all_to_all(rows, send, recv), expected)
-            assert torch.equal(lent(comm, source, send, recv, index=index), expected)
-        return sorted(shared(comm)._links)
+            reference = tcp.all_to_all(rows, send, recv)
+            assert torch.equal(comm.all_to_all(rows, send, recv), reference)
+            assert torch.equal(lent(comm, source, send, recv, index=index), reference)
+        return sorted(share_memory(comm)._links)
 
     ranks = range(len(hosts))
-    expected = [[peer for peer in ranks if peer != me and hosts[peer] == hosts[me] is not None] for me in ranks]
-    assert run_gloo(work, len(hosts)) == expected
+    reference = [[peer for peer in ranks if peer != me and hosts[peer] == hosts[me] is not None] for me in ranks]
+    assert run_gloo(work, len(hosts)) == reference
 
 
 @pytest.mark.slow
@@ -310,8 +310,8 @@ def test_no_memory_is_shared_where(all_are: str) -> None:
         host.MEETING = 0.3
         counts = [[2, 0, 2], [0, 0, 0], [2, 0, 2]][comm.rank]
         rows, index = torch.arange(6.0)[:, None] + 10 * comm.rank, torch.arange(sum(counts))
-        with comm.start(rows, counts, counts, index=index).borrow() as found:
-            assert found[:, 0].tolist() == [[0, 1, 20, 21], [], [2, 3, 22, 23]][comm.rank]
+        with comm.start(rows, counts, counts, index=index).borrow() as actual:
+            assert actual[:, 0].tolist() == [[0, 1, 20, 21], [], [2, 3, 22, 23]][comm.rank]
         return comm._memory is None
 
     assert run_gloo(work, 3) == [True] * 3
@@ -380,8 +380,8 @@ def test_a_group_names_a_lost_rank_as_the_run_does() -> None:
         part = comm.split([1, 2])
         return waits(part, lambda: os.kill(os.getpid(), signal.SIGKILL), leaver=1)
 
-    found = run_gloo(work, 3, dies=2)
-    assert found[1][1] == "PeerLost: rank 1: lost its peer rank 2, which has ended"
+    results = run_gloo(work, 3, dies=2)
+    assert results[1][1] == "PeerLost: rank 1: lost its peer rank 2, which has ended"
 
 
 @pytest.mark.slow
@@ -399,7 +399,7 @@ def test_a_rank_that_has_closed_is_lost_only_to_those_who_need_it() -> None:
     """What it has sent still arrives, through buffers and in messages."""
 
     def work(comm: Communicator) -> str:
-        memory = shared(comm)
+        memory = share_memory(comm)
         sent = [[0, 1000, 1000], [0, 0, 1000], [0, 1, 0]]
         recv = [[0, 0, 0], [1000, 0, 1], [1000, 1000, 0]]
         rows = torch.full((sum(sent[comm.rank]), 10), float(comm.rank))
@@ -410,13 +410,13 @@ def test_a_rank_that_has_closed_is_lost_only_to_those_who_need_it() -> None:
             return ""
         time.sleep(0.2 * comm.rank)
         assert torch.equal(exchange.wait().sum(1).unique(), torch.tensor([0.0, 20.0 if comm.rank == 1 else 10.0]))
-        with pytest.raises(PeerLost) as lost:
+        with pytest.raises(PeerLost) as caught:
             comm.start(torch.ones(0, 4000), [0, 0, 0], [1, 0, 0]).wait()
-        assert lost.value.rank == 0
-        return str(lost.value)
+        assert caught.value.rank == 0
+        return str(caught.value)
 
-    told = "rank {}: lost its peer rank 0, which has closed its communicator"
-    assert run_gloo(work, 3) == ["", told.format(1), told.format(2)]
+    message = "rank {}: lost its peer rank 0, which has closed its communicator"
+    assert run_gloo(work, 3) == ["", message.format(1), message.format(2)]
 
 
 @pytest.mark.slow

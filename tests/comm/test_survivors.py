@@ -47,18 +47,18 @@ def test_survivors_keep_the_promises_of_a_communicator(comm: str, world_size: in
 
 def collectives(comm: Survivors) -> dict[str, Any]:
     """Runs one collective of each kind, and says who was lost after each."""
-    own, lost = float(10**comm.rank), []
-    found: dict[str, Any] = {}
-    found["sum"] = comm.all_reduce(torch.tensor([own])).item()
+    value, lost = float(10**comm.rank), []
+    results: dict[str, Any] = {}
+    results["sum"] = comm.all_reduce(torch.tensor([value])).item()
     lost.append(sorted(comm.lost))
-    found["first"] = comm.broadcast(torch.tensor([own]), src=1).item()
+    results["first"] = comm.broadcast(torch.tensor([value]), src=1).item()
     lost.append(sorted(comm.lost))
-    found["rows"] = [part.tolist() for part in comm.gather(torch.full((1,), own))]
+    results["rows"] = [part.tolist() for part in comm.gather(torch.full((1,), value))]
     lost.append(sorted(comm.lost))
     counts = [0 if rank == LAST else 1 for rank in range(comm.world_size)]
-    sent = torch.full((comm.world_size,), own)
-    found["received"] = comm.all_to_all(sent, [1] * comm.world_size, counts).tolist()
-    return found | {"lost": [*lost, sorted(comm.lost)]}
+    sent = torch.full((comm.world_size,), value)
+    results["received"] = comm.all_to_all(sent, [1] * comm.world_size, counts).tolist()
+    return results | {"lost": [*lost, sorted(comm.lost)]}
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_a_rank_that_is_gone_contributes_nothing(comm: str, how: str) -> None:
         return None
 
     keys = {"dies": LAST} if how == "is killed" else {}
-    found = RUNNERS[comm](surviving(work), 4, **keys)
-    others = [each for each in found if each is not None]
+    actual = RUNNERS[comm](surviving(work), 4, **keys)
+    others = [each for each in actual if each is not None]
     assert len(others) == 3
     for each in others:
         assert each["sum"] == 1011

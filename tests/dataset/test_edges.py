@@ -83,8 +83,8 @@ def test_tables_may_have_other_names(tmp_path: Path) -> None:
         "people.txt": "dataset.edges=people.txt must end in .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .npy",
     }
     (tmp_path / "people.txt").write_text(NODES)
-    for edges, expected in refused.items():
-        with pytest.raises(UserError, match=re.escape(expected)):
+    for edges, reference in refused.items():
+        with pytest.raises(UserError, match=re.escape(reference)):
             load(tmp_path, edges=edges, nodes="people.csv")
 
 
@@ -105,8 +105,8 @@ def test_text_names_the_nodes_of_edges_alone(tmp_path: Path) -> None:
     assert list(graph.node_ids) == ["a", "b", "x7"]
     np.testing.assert_array_equal(graph.csc.indptr, [0, 0, 1, 2])  # x7 -> b and a -> x7
     np.testing.assert_array_equal(graph.csc.indices, [2, 0])
-    joined = "".join(f"{i},{i + 1}\n" for i in range(5))
-    folder(tmp_path / "two", nodes_csv=None, edges_csv=f"src,dst\n{joined}src,dst\n{joined}")
+    text = "".join(f"{i},{i + 1}\n" for i in range(5))
+    folder(tmp_path / "two", nodes_csv=None, edges_csv=f"src,dst\n{text}src,dst\n{text}")
     with pytest.raises(UserError, match=r"edges.csv, column 'src', row 5: 'src' is no whole number"):
         load(tmp_path / "two")
     np.save(tmp_path / "labels.npy", np.zeros(3, np.int64))
@@ -122,8 +122,8 @@ def test_an_array_of_edges_may_have_a_row_for_each(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "columns").mkdir()
     one = load(folder(tmp_path / "rows", nodes_csv=None, edges_csv=None, edges_npy=ends))
-    other = load(folder(tmp_path / "columns", nodes_csv=None, edges_csv=None, edges_npy=ends.T))
-    np.testing.assert_array_equal(one.csc.indices, other.csc.indices)
+    second = load(folder(tmp_path / "columns", nodes_csv=None, edges_csv=None, edges_npy=ends.T))
+    np.testing.assert_array_equal(one.csc.indices, second.csc.indices)
     np.testing.assert_array_equal(one.csc.indptr, [0, 1, 2, 3])
 
 
@@ -234,12 +234,12 @@ def test_sorted_ids_give_the_run_of_a_sorted_table_and_results_name_them(tmp_pat
 
     with within_process():
         tidy = run("tidy", np.arange(40))
-        found = run("found", rng.permutation(40), "dataset.sort_ids=true")
-    for root, job in itertools.product((tidy, found), ("train", "partition")):
+        result = run("found", rng.permutation(40), "dataset.sort_ids=true")
+    for root, job in itertools.product((tidy, result), ("train", "partition")):
         np.testing.assert_array_equal(np.load(root / job / "node_ids.npy"), ids)
     for name in ("train/predictions.npy", "partition/partition/node_rank.npy"):
-        np.testing.assert_array_equal(np.load(found / name), np.load(tidy / name))
-    assert json.loads((found / "partition/partition/meta.json").read_text())["edge_cut"] == 4
+        np.testing.assert_array_equal(np.load(result / name), np.load(tidy / name))
+    assert json.loads((result / "partition/partition/meta.json").read_text())["edge_cut"] == 4
 
 
 @pytest.mark.parametrize("files", [{"edges_csv": "src,dst\n"}, {"edges_csv": None, "edges_npy": np.zeros((2, 0), int)}])
@@ -466,10 +466,10 @@ def test_the_command_tells_of_a_missing_split_and_of_one_way_in_one_line_each(
     folder(tmp_path, nodes_csv="id,label,f\n0,a;b,1\n1,b,2\n2,a,3\n", edges_csv="src,dst\n0,1\n1,2\n")
     command = ["strategy=vertex_centric", "dataset=edges", f"dataset.root={tmp_path}", "comm=threads", "workers=1"]
     assert main([*command, f"output={tmp_path}/a"]) == 2
-    told = capfd.readouterr().err.splitlines()
-    assert len(told) == 2
-    assert told[0].startswith("gnnkit: warning: dataset=edges: none of 2 edges has a reverse edge")
-    assert "the name 'a;b' combines several: use task=multilabel" in told[1]
+    output = capfd.readouterr().err.splitlines()
+    assert len(output) == 2
+    assert output[0].startswith("gnnkit: warning: dataset=edges: none of 2 edges has a reverse edge")
+    assert "the name 'a;b' combines several: use task=multilabel" in output[1]
     assert main([*command, "task=multilabel", f"output={tmp_path}/b"]) == 2
     assert "no node is in the training split: dataset.split=[0.6,0.2,0.2] or Graph" in capfd.readouterr().err
 
@@ -479,7 +479,7 @@ def relations(graph: Graph) -> list[tuple[int, int, str]]:
     dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
     assert graph.edge_types is not None
     assert graph.edge_type_names is not None
-    names = [graph.edge_type_names[each] for each in graph.edge_types]
+    names = [graph.edge_type_names[edge_type] for edge_type in graph.edge_types]
     return sorted(zip(graph.csc.indices.tolist(), dst.tolist(), names, strict=True))
 
 
@@ -593,8 +593,8 @@ def test_columns_may_be_left_out_of_either_table(tmp_path: Path) -> None:
     rows = "\n".join(f"{row},u{row},v{row},{row},2024-05-0{1 + row % 9}" for row in range(300))
     (tmp_path / "nodes.csv").write_text(f"id,town,kin,x,day\n{rows}\n")
     (tmp_path / "edges.csv").write_text("src,dst\n1,2\n")
-    told = r"2 columns .*: nodes.csv, column 'town' is text with more than 256 .* \(also 'kin'\): .*=\[town,kin\] "
-    with pytest.raises(UserError, match=told):
+    message = r"2 columns .*: nodes.csv, column 'town' is text with more than 256 .* \(also 'kin'\): .*=\[town,kin\] "
+    with pytest.raises(UserError, match=message):
         load(tmp_path)
     assert load(tmp_path, ignore=["town", "kin"]).feature_names == ("x", "day")
     with pytest.raises(UserError, match=r"dataset.ignore=\['twon'\]: no column 'twon' in nodes.csv or edges.csv"):

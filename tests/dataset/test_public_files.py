@@ -11,20 +11,20 @@ from tests.public_files import DOORS, FILES, PublicFile, are_equal, outcomes
 @pytest.mark.parametrize("name", FILES)
 def test_a_public_file_is_the_same_through_every_door(name: str) -> None:
     one = FILES[name]
-    found = outcomes(one)
-    assert found.keys() == DOORS.keys()
+    actual = outcomes(one)
+    assert actual.keys() == DOORS.keys()
     if one.refused:
-        assert not any(isinstance(value, Graph) for value in found.values())
-        assert one.refused in str(found["dataset=edges"])
+        assert not any(isinstance(value, Graph) for value in actual.values())
+        assert one.refused in str(actual["dataset=edges"])
         if not one.differ:
-            assert one.refused in str(found["Graph.from_tables"])
+            assert one.refused in str(actual["Graph.from_tables"])
     else:
-        assert isinstance(found["dataset=edges"], Graph), found["dataset=edges"]
-        assert are_equal(found) or one.differ, found
+        assert isinstance(actual["dataset=edges"], Graph), actual["dataset=edges"]
+        assert are_equal(actual) or one.differ, actual
 
 
 def test_another_graph_is_seen() -> None:
-    one, other = (outcomes(PublicFile(f"src,dst\n0,1\n1,{end}\n"))["job=import"] for end in (0, 1))
-    assert are_equal({"one": one, "again": one})
-    assert not are_equal({"one": one, "other": other})
-    assert not are_equal({"one": one, "other": "refused"})
+    first, second = (outcomes(PublicFile(f"src,dst\n0,1\n1,{end}\n"))["job=import"] for end in (0, 1))
+    assert are_equal({"one": first, "again": first})
+    assert not are_equal({"one": first, "other": second})
+    assert not are_equal({"one": first, "other": "refused"})

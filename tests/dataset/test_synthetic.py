@@ -65,9 +65,9 @@ def test_blocks_hold_their_share_of_edges_and_no_self_loops() -> None:
     assert not (src == dst).any()
     across = graph.labels[src] != graph.labels[dst]
     pairs = np.bincount(graph.labels[src][across] * 6 + graph.labels[dst][across], minlength=36).reshape(6, 6)
-    expected = 60_000 * 0.3 / 30
+    reference = 60_000 * 0.3 / 30
     off_diagonal = pairs[~np.eye(6, dtype=bool)]
-    assert ((off_diagonal - expected) ** 2 / expected).sum() < 59.7  # chi-square, 30 degrees of freedom, p = 0.001
+    assert ((off_diagonal - reference) ** 2 / reference).sum() < 59.7  # chi-square, 30 degrees of freedom, p = 0.001
 
 
 def test_block_model_degrees_are_poisson() -> None:
@@ -91,9 +91,9 @@ def test_grids_join_exactly_the_nodes_at_distance_one(kind: str, num_nodes: int,
     assert graph.coordinates is not None
     assert graph.coordinates.max() == side - 1
     distance = np.abs(graph.coordinates[:, None] - graph.coordinates[None]).sum(axis=2)
-    expected = np.argwhere(distance == 1)
+    reference = np.argwhere(distance == 1)
     src, dst = endpoints(graph)
-    np.testing.assert_array_equal(np.stack([dst, src], axis=1), expected)
+    np.testing.assert_array_equal(np.stack([dst, src], axis=1), reference)
     assert graph.num_edges == edges
     assert graph.csc.in_degree().max() <= 2 * graph.coordinates.shape[1]
 

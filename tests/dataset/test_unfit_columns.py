@@ -123,10 +123,10 @@ def test_one_error_lists_the_unfit_columns_of_both_tables(
     reasons, message = reasons_of(form), str(raised.value)
     start = f"dataset.root={data}: {len(reasons)} columns cannot be used: {'; '.join(reasons)}: dataset.ignore=["
     assert message.startswith(start)
-    ignored = ignored_of(message)
-    assert ignored[0] == "unused"
-    assert len(ignored) == len(reasons) + 1
-    graph = read(EdgeFolder(data, ignore=ignored))
+    ignored_columns = ignored_of(message)
+    assert ignored_columns[0] == "unused"
+    assert len(ignored_columns) == len(reasons) + 1
+    graph = read(EdgeFolder(data, ignore=ignored_columns))
     assert (graph.feature_names, graph.edge_feature_names) == (("fit",), ("length",))
     assert check_texts(graph, "one_hot") == []
 

@@ -37,9 +37,9 @@ def test_every_benchmark_explains_itself(
     command: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [str(command), "--help"])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exits:
         runpy.run_path(str(command), run_name="__main__")
-    assert ended.value.code == 0
+    assert exits.value.code == 0
     first = command.read_text(encoding="utf-8").splitlines()[0].strip('"')
     assert first in capsys.readouterr().out
 
@@ -92,8 +92,8 @@ def test_runs_on_several_graphs_are_one_table_of_points_by_seed(runs: ModuleType
         runs.Case("preset", "loopback", ("seed=7",)), runs.Figures(0.1, 8, None, 3.0, 101, [])
     )
     table = importlib.import_module("variants_page")
-    shown = table.page({graph: table.accuracies(tmp_path / graph) for graph in ("a", "b")})
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in shown.splitlines()]
+    output = table.page({graph: table.accuracies(tmp_path / graph) for graph in ("a", "b")})
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in output.splitlines()]
     assert lines[0] == ["variant", "a", "b"]
     assert lines[2:] == [["exact", "85.0 ± 5.0 (2)", "50.0 (1)"], ["preset", "-2.0 ± 1.0 (2)", "-1.0 (1)"]]
 
@@ -101,23 +101,23 @@ def test_runs_on_several_graphs_are_one_table_of_points_by_seed(runs: ModuleType
 def test_a_variant_is_compared_with_the_exact_one_in_points(runs: ModuleType) -> None:
     variants = importlib.import_module("variants")
     exact = [runs.Figures(accuracy, 2_000_000, None, 1.0, 1, [(1.0, 0.9)]) for accuracy in (0.80, 0.82)]
-    other = [runs.Figures(accuracy, 1_000_000, None, 1.0, 1, [(1.0, 0.9)]) for accuracy in (0.78, 0.80)]
-    measured = runs.Measurements(
-        ["exact", "pipelined"], ["loopback"], {("exact", "loopback"): exact, ("pipelined", "loopback"): other}, 0
+    second = [runs.Figures(accuracy, 1_000_000, None, 1.0, 1, [(1.0, 0.9)]) for accuracy in (0.78, 0.80)]
+    measurements = runs.Measurements(
+        ["exact", "pipelined"], ["loopback"], {("exact", "loopback"): exact, ("pipelined", "loopback"): second}, 0
     )
-    found = variants.summaries(measured)
-    assert found["pipelined"].points == pytest.approx(-2.0)
-    assert (found["exact"].within, found["pipelined"].within) == ("yes", "no")
-    assert found["pipelined"].megabytes == 1.0
-    assert found["exact"].error == pytest.approx(1.0)
-    assert measured.target == pytest.approx(0.891)
+    actual = variants.summaries(measurements)
+    assert actual["pipelined"].points == pytest.approx(-2.0)
+    assert (actual["exact"].within, actual["pipelined"].within) == ("yes", "no")
+    assert actual["pipelined"].megabytes == 1.0
+    assert actual["exact"].error == pytest.approx(1.0)
+    assert measurements.target == pytest.approx(0.891)
 
 
 def test_slow_steps_are_the_same_in_every_mode_and_as_frequent_as_wanted() -> None:
     delays = importlib.import_module("stragglers").Delays(base=1.0, slowdown=5.0, probability=0.1)
-    drawn = [[delays.seconds(rank, step) for step in range(500)] for rank in range(4)]
-    assert drawn == [[delays.seconds(rank, step) for step in range(500)] for rank in range(4)]
-    assert 0.08 < sum(each == 5.0 for rank in drawn for each in rank) / 2000 < 0.12
+    draws = [[delays.seconds(rank, step) for step in range(500)] for rank in range(4)]
+    assert draws == [[delays.seconds(rank, step) for step in range(500)] for rank in range(4)]
+    assert 0.08 < sum(each == 5.0 for rank in draws for each in rank) / 2000 < 0.12
     assert delays.bound(4, 500) == pytest.approx(4 / 1.4, rel=0.05)
 
 

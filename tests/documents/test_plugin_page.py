@@ -42,7 +42,7 @@ def test_the_tests_of_each_package_pass(path: str, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [pytest.param(each, id=" ".join(each)) for each in COMMANDS])
+@pytest.mark.parametrize("arguments", [pytest.param(command, id=" ".join(command)) for command in COMMANDS])
 def test_the_commands_of_the_page_run(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(files_of(PAGE), tmp_path, monkeypatch)
     short = [] if "job=verify" in arguments else ["trainer.max_epochs=2"]

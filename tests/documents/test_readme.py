@@ -59,8 +59,8 @@ def sections(name: str) -> dict[str, str]:
 
 
 def blocks(text: str, language: str = "python") -> list[str]:
-    found = re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
-    return [textwrap.dedent(block[2]) for block in found]
+    actual = re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(block[2]) for block in actual]
 
 
 def prose(name: str) -> str:
@@ -79,9 +79,9 @@ def commands(name: str) -> list[list[str]]:
 def table(heading: str) -> list[list[str]]:
     """Returns the cells of the only table whose first column has this heading."""
     pattern = re.compile(rf"^\| {re.escape(heading)} \|.*\n\|[-|]*\n((?:\|.*\n)+)", re.MULTILINE)
-    found = [rows for name in FOR_USERS for rows in pattern.findall(TEXTS[name])]
-    assert len(found) == 1, f"{len(found)} tables of {heading}"
-    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in found[0].splitlines()]
+    results = [rows for name in FOR_USERS for rows in pattern.findall(TEXTS[name])]
+    assert len(results) == 1, f"{len(results)} tables of {heading}"
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in results[0].splitlines()]
 
 
 def code(text: str) -> set[str]:
@@ -169,8 +169,8 @@ def test_the_forward_of_a_model_that_calls_layers_of_pyg_trains(namespace: dict[
 
 def all_commands() -> list[list[str]]:
     """Lists the commands of all documents, each once."""
-    found = [command for name in (*FOR_USERS, "CONTRIBUTING.md") for command in commands(name)]
-    return [command for place, command in enumerate(found) if command not in found[:place]]
+    results = [command for name in (*FOR_USERS, "CONTRIBUTING.md") for command in commands(name)]
+    return [command for place, command in enumerate(results) if command not in results[:place]]
 
 
 @functools.cache
@@ -180,35 +180,35 @@ def smallest() -> str:
 
 
 @pytest.mark.slow
-@few("arguments", [pytest.param(each, id=" ".join(each)) for each in all_commands()], default=7)
+@few("arguments", [pytest.param(all_command, id=" ".join(all_command)) for all_command in all_commands()], default=7)
 def test_commands_are_accepted(arguments: list[str], tmp_path: Path) -> None:
     if arguments[0].startswith("--"):
         assert main(arguments) == 0
     else:
-        here = [argument for argument in arguments if argument != "trainer.resume=RUN"]  # there is no such run
-        if "RUN" in " ".join(here):
+        overrides = [argument for argument in arguments if argument != "trainer.resume=RUN"]  # there is no such run
+        if "RUN" in " ".join(overrides):
             (tmp_path / "config.yaml").write_text(smallest())
             (tmp_path / "model.safetensors").touch()
-        here = [argument.replace("checkpoint=RUN", f"checkpoint='{tmp_path}'") for argument in here]
-        checked = dispatch.check(Order(settings.settle(compose_once(config.with_run(here))))).settings
+        overrides = [argument.replace("checkpoint=RUN", f"checkpoint='{tmp_path}'") for argument in overrides]
+        checked = dispatch.check(Order(settings.settle(compose_once(config.with_run(overrides))))).settings
         assert checked.workers >= 1
 
 
 def sweeps() -> list[list[str]]:
     """Lists the arguments of every `gnnkit -m`, each once."""
     lines = [line for name in FOR_USERS for line in TEXTS[name].splitlines()]
-    return [each.split()[2:] for each in dict.fromkeys(lines) if each.startswith("    gnnkit -m ")]
+    return [fromkey.split()[2:] for fromkey in dict.fromkeys(lines) if fromkey.startswith("    gnnkit -m ")]
 
 
 @pytest.mark.slow
-@few("arguments", [pytest.param(each, id=" ".join(each)) for each in sweeps()], default=3)
+@few("arguments", [pytest.param(sweep, id=" ".join(sweep)) for sweep in sweeps()], default=3)
 def test_sweeps_are_accepted(arguments: list[str]) -> None:
     overrides, _ = config.split(arguments)
-    fixed, swept = spaces(overrides)
+    fixed_keys, swept = spaces(overrides)
     assert swept
-    fixed = [text for text in fixed if config.key_of(text).partition(".")[0] != "launcher"]  # of the jobs
+    fixed_keys = [text for text in fixed_keys if config.key_of(text).partition(".")[0] != "launcher"]  # of the jobs
     for end in (0, 1):
-        job = [*fixed, *(f"{space.key}={space.ends[end]}" for space in swept)]
+        job = [*fixed_keys, *(f"{space.key}={space.ends[end]}" for space in swept)]
         dispatch.check(Order(settings.settle(compose_once(job))))
 
 
@@ -238,9 +238,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.slow
 def test_the_files_of_a_run_are_those_of_the_table(runs: dict[str, Path]) -> None:
-    found = {path.name for path in runs["first"].iterdir()} | {path.name for path in runs["program"].iterdir()}
+    results = {path.name for path in runs["first"].iterdir()} | {path.name for path in runs["program"].iterdir()}
     files = named("file") - {"labels.json"}  # of weighted classes and scaled numbers
-    assert {name.split("/")[0] for name in files} == found
+    assert {name.split("/")[0] for name in files} == results
     for name in files - {"values.npy"}:
         assert (runs["first"] / name).exists(), name
     assert (runs["program"] / "values.npy").exists()
@@ -253,8 +253,8 @@ def test_the_fields_of_a_result_are_those_of_the_table(runs: dict[str, Path]) ->
     (balance,) = (row for row in table("field") if row[0] == "`balance`")
     assert named("field") <= set(result) <= described
     assert set(result["balance"]) == code(balance[1])
-    (shown,) = blocks(TEXTS["README.md"], "text")
-    assert set(re.findall(r"^  (\w+)  ", shown, re.MULTILINE)) <= set(result)
+    (output,) = blocks(TEXTS["README.md"], "text")
+    assert set(re.findall(r"^  (\w+)  ", output, re.MULTILINE)) <= set(result)
 
 
 KINDS = {
@@ -319,35 +319,35 @@ def pages(name: str) -> list[str]:
 
 def messages() -> list[str]:
     """Lists what the package may say, with `...` for each value in it."""
-    found = []
+    results = []
     modules = [*(ROOT / "gnnkit").rglob("*.py"), *ROOT.glob("plugins/*/gnnkit_*/**/*.py")]
     for path in [*modules, ROOT / "packaging/gnnkit_build.py"]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
-                found.append(
-                    "".join(str(each.value) if isinstance(each, ast.Constant) else "..." for each in node.values)
+                results.append(
+                    "".join(str(value.value) if isinstance(value, ast.Constant) else "..." for value in node.values)
                 )
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
-    return found
+                results.append(node.value)
+    return results
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow  # reads all sources
 def test_every_message_of_the_page_of_errors_can_be_said() -> None:
-    quoted = re.findall(r"^### `(.*)`$", TEXTS["docs/howto/troubleshooting.md"], re.MULTILINE)
-    assert len(quoted) >= 30
+    quotes = re.findall(r"^### `(.*)`$", TEXTS["docs/howto/troubleshooting.md"], re.MULTILINE)
+    assert len(quotes) >= 30
     said = "\n".join(messages())
-    patterns = {text: ".*".join(map(re.escape, text.split("..."))) for text in quoted}
-    assert [text for text in quoted if not re.search(patterns[text], said)] == []
+    patterns = {text: ".*".join(map(re.escape, text.split("..."))) for text in quotes}
+    assert [text for text in quotes if not re.search(patterns[text], said)] == []
 
 
 def test_the_page_of_installing_says_what_the_project_needs() -> None:
     page, project = TEXTS["docs/howto/install.md"], (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    needed = tomllib.loads(project)["project"]
-    assert needed["requires-python"] == ">=3.11,<3.14"
+    requirements = tomllib.loads(project)["project"]
+    assert requirements["requires-python"] == ">=3.11,<3.14"
     assert "Python 3.11 to 3.13" in page
-    extras = set(needed["optional-dependencies"])
+    extras = set(requirements["optional-dependencies"])
     assert set(re.findall(r"`gnnkit\[(\w+)\]`", page)) == extras
     rust = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["package"]["rust-version"]
     assert f"Rust {rust} or later" in page
@@ -356,8 +356,8 @@ def test_the_page_of_installing_says_what_the_project_needs() -> None:
 
 
 def test_every_page_is_in_the_list_of_the_site() -> None:
-    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
-    assert {page.removeprefix("docs/") for page in SITE} <= listed
+    listing = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {page.removeprefix("docs/") for page in SITE} <= listing
 
 
 def test_the_picture_of_readme_is_that_of_the_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,10 +370,10 @@ def test_the_picture_of_readme_is_that_of_the_pages(monkeypatch: pytest.MonkeyPa
 def test_the_first_page_shows_a_small_picture_of_a_result() -> None:
     for name, path in (("README.md", "docs/result.svg"), ("docs/index.md", "result.svg")):
         assert re.search(rf"^!\[\w[^]]+\]\({path}\)$", TEXTS[name], re.MULTILINE)
-    drawn = (ROOT / "docs/result.svg").read_text(encoding="utf-8")
-    assert len(drawn) < 60_000
-    assert "prefers-color-scheme:dark" in drawn
-    assert ElementTree.fromstring(drawn).get("aria-label")
+    picture = (ROOT / "docs/result.svg").read_text(encoding="utf-8")
+    assert len(picture) < 60_000
+    assert "prefers-color-scheme:dark" in picture
+    assert ElementTree.fromstring(picture).get("aria-label")
 
 
 @pytest.mark.slow
@@ -381,9 +381,9 @@ def test_the_picture_of_a_result_is_drawn_from_a_run_folder(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    drawn = importlib.import_module("pictures").result(runs["first"])
+    draws = importlib.import_module("pictures").result(runs["first"])
     committed = (ROOT / "docs/result.svg").read_text(encoding="utf-8")
-    titles = [re.findall(r"<text[^>]*>([^<]+)</text><svg", picture) for picture in (drawn, committed)]
+    titles = [re.findall(r"<text[^>]*>([^<]+)</text><svg", picture) for picture in (draws, committed)]
     assert titles[0] == titles[1]
     assert len(titles[0]) == 3
 

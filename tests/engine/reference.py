@@ -64,11 +64,11 @@ class OneProcess(Adjacency):
                 continue
             # Of equal values the lowest source, then the lowest edge.
             order = sorted(edges, key=lambda e: (self.src[e], self.ids[e]))
-            chosen = [
+            overrides = [
                 max(order, key=lambda e, f=f: (float(x[self.src[e], f].detach()), -order.index(e)))
                 for f in range(x.shape[1])
             ]
-            rows.append(torch.stack([x[self.src[e], f] for f, e in enumerate(chosen)]))
+            rows.append(torch.stack([x[self.src[e], f] for f, e in enumerate(overrides)]))
         return torch.stack(rows)
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
@@ -301,9 +301,9 @@ Runner = Callable[[Callable[[Communicator], list[Parts]], int], list[list[Parts]
 def on_ranks(graph: Graph, partition: Partition, models: list[nn.Module], run: Runner) -> list[Answer]:
     """Returns each model's answer. The ranks start once for all models."""
     shards = list(cut_all(graph, partition))
-    found = run(functools.partial(on_rank, shards, models), partition.grid.world_size)
+    result = run(functools.partial(on_rank, shards, models), partition.grid.world_size)
     order = torch.from_numpy(np.argsort(np.concatenate([shard.owned for shard in shards]), kind="stable"))
-    return [joined(parts, order) for parts in zip(*found, strict=True)]
+    return [joined(parts, order) for parts in zip(*result, strict=True)]
 
 
 def joined(parts: Sequence[Parts], order: Tensor) -> Answer:

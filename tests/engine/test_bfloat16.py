@@ -71,12 +71,12 @@ def test_sums_and_their_gradients_are_rounded_a_few_times_on_any_layout(grid: Gr
         sizes = sums(engine, rows.float().abs())
         for number, size in enumerate(sizes):
             x, exact = rows.clone().requires_grad_(), rows.float().requires_grad_()
-            found, expected = sums(engine, x)[number], sums(engine, exact)[number]
-            assert found.dtype == torch.bfloat16
-            assert ((found.float() - expected).abs() <= 4 * ROUNDED * size + 1e-30).all()
-            slope = torch.linspace(-1, 1, found.shape[1]).expand_as(found)
+            actual, reference = sums(engine, x)[number], sums(engine, exact)[number]
+            assert actual.dtype == torch.bfloat16
+            assert ((actual.float() - reference).abs() <= 4 * ROUNDED * size + 1e-30).all()
+            slope = torch.linspace(-1, 1, actual.shape[1]).expand_as(actual)
             (of_x,), (of_exact,) = (
-                torch.autograd.grad(z, y, slope.to(z.dtype)) for z, y in ((found, x), (expected, exact))
+                torch.autograd.grad(z, y, slope.to(z.dtype)) for z, y in ((actual, x), (reference, exact))
             )
             assert of_x.dtype == torch.bfloat16
             assert (of_x.float() - of_exact).abs().max() <= 8 * ROUNDED * comm.all_reduce(of_exact.abs().sum(1).max())
@@ -103,12 +103,12 @@ def gradients(name: str, grid: Grid, input_dtype: torch.dtype | None, *, sparse:
         with batch.precision():
             loss = loss_part(NodeClassification(), model(batch.x, batch.adjacencies), batch)
         loss.backward()
-        found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-        assert {each.dtype for each in found} == {torch.float32}
-        return comm.all_reduce(torch.cat(found)), strategy.tally.bytes_sent
+        results = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        assert {each.dtype for each in results} == {torch.float32}
+        return comm.all_reduce(torch.cat(results)), strategy.tally.bytes_sent
 
-    found = Threads.run(on_rank, grid.world_size)
-    return found[0][0], sum(each for _, each in found)
+    results = Threads.run(on_rank, grid.world_size)
+    return results[0][0], sum(each for _, each in results)
 
 
 @pytest.mark.slow

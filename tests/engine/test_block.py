@@ -52,8 +52,8 @@ def operations(adjacency: BlockAdjacency | OneProcess, x: Tensor) -> dict[str, T
     attention = adjacency.softmax(scores.sin()).expand(-1, 2)
     features = adjacency.edge_features
     assert features is not None
-    found = {how: adjacency.aggregate(x, reduce=how) for how in ("sum", "mean", "max")}  # type: ignore[arg-type]
-    return found | {
+    results = {how: adjacency.aggregate(x, reduce=how) for how in ("sum", "mean", "max")}  # type: ignore[arg-type]
+    return results | {
         "attention": adjacency.aggregate(x.view(-1, 2, 2), weight=attention).flatten(1),
         "messages": adjacency.aggregate_messages(
             x, lambda rows, columns: (rows + features.repeat(1, 2)[:, columns]).relu()
@@ -70,18 +70,18 @@ def operations(adjacency: BlockAdjacency | OneProcess, x: Tensor) -> dict[str, T
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_block_of_all_in_edges_equals_the_whole_graph(kind: str, seeds: list[int], self_loops: bool) -> None:
     graph = make_graph(**KINDS[kind])  # type: ignore[arg-type]
-    (whole,) = whole_graph(graph, SimpleNamespace(self_loops=self_loops, num_layers=1))  # type: ignore[arg-type]
+    (full_graph,) = whole_graph(graph, SimpleNamespace(self_loops=self_loops, num_layers=1))  # type: ignore[arg-type]
     adjacency, block = of_block(graph, seeds, self_loops)
     x = torch.tensor(graph.features, dtype=torch.float64, requires_grad=True)
-    of_whole, of_rows = operations(whole, x), operations(adjacency, x[adjacency.src_nodes])  # type: ignore[arg-type]
-    for name, expected in of_whole.items():
-        torch.testing.assert_close(of_rows[name], expected[seeds], rtol=1e-12, atol=1e-12, msg=name)
-        if expected.requires_grad and seeds:
+    of_whole, of_rows = operations(full_graph, x), operations(adjacency, x[adjacency.src_nodes])  # type: ignore[arg-type]
+    for name, reference in of_whole.items():
+        torch.testing.assert_close(of_rows[name], reference[seeds], rtol=1e-12, atol=1e-12, msg=name)
+        if reference.requires_grad and seeds:
             slopes = [
-                torch.autograd.grad(z.sin().sum(), x, retain_graph=True)[0] for z in (of_rows[name], expected[seeds])
+                torch.autograd.grad(z.sin().sum(), x, retain_graph=True)[0] for z in (of_rows[name], reference[seeds])
             ]
             torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-12, msg=f"gradient of {name}")
-    torch.testing.assert_close(adjacency.out_degree, whole.out_degree[adjacency.src_nodes])
+    torch.testing.assert_close(adjacency.out_degree, full_graph.out_degree[adjacency.src_nodes])
     assert adjacency.num_edges == len(adjacency.edge_ids) == len(adjacency.edge_features)
     assert block.num_dst == len(seeds)
 
@@ -93,8 +93,8 @@ def test_a_model_with_loops_finds_none_missing() -> None:
         adjacency, _ = of_block(graph, list(range(12)), self_loops)
         lacks = [node not in looped and not self_loops for node in range(12)]
         assert adjacency.lacks_loop.tolist() == lacks
-        expected = adjacency.in_degree + 2.0 * torch.tensor(lacks)
-        assert torch.equal(adjacency.degree_with_halo(2.0), expected)
+        reference = adjacency.in_degree + 2.0 * torch.tensor(lacks)
+        assert torch.equal(adjacency.degree_with_halo(2.0), reference)
 
 
 def test_a_drawn_edge_counts_as_often_as_its_row_has_edges() -> None:
@@ -138,8 +138,8 @@ def test_loops_are_found_however_many_edges_are_read_at_a_time(at_a_time: int, m
     monkeypatch.setattr(loops, "_EDGES_AT_A_TIME", at_a_time)
     for num_edges in (0, 60):
         csc = make_graph(num_edges).csc
-        expected = [v in csc.indices[csc.indptr[v] : csc.indptr[v + 1]] for v in range(csc.num_nodes)]
-        assert loops.looped(csc).tolist() == expected
+        reference = [v in csc.indices[csc.indptr[v] : csc.indptr[v + 1]] for v in range(csc.num_nodes)]
+        assert loops.looped(csc).tolist() == reference
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

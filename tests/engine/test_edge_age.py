@@ -45,8 +45,8 @@ def test_ages_are_the_times_from_edges_to_seeds(rule: str) -> None:
         assert len(rows) > 0
         for age, row, edge in zip(adjacency.edge_age.tolist(), rows, block.edge_ids, strict=True):
             since, time = int(since_of[edge]), int(batch.times[row])
-            expected = (HIGH if time == NEVER else time) - since  # exact, and up to 2^64
-            assert np.isnan(age) if since == ALWAYS else age == float(expected)
+            reference = (HIGH if time == NEVER else time) - since  # exact, and up to 2^64
+            assert np.isnan(age) if since == ALWAYS else age == float(reference)
 
 
 def test_added_loops_have_age_0_and_batches_without_times_have_none() -> None:

@@ -100,8 +100,8 @@ some_models = st.sets(st.sampled_from(list(MODELS)), min_size=1, max_size=4)
 def assert_ranks_give(
     expected: dict[str, Answer], graph: Graph, partition: Partition, run: Runner = Threads.run
 ) -> None:
-    found = on_ranks(graph, partition, [make_model(name) for name in expected], run)
-    for (name, answer), ranks in zip(expected.items(), found, strict=True):
+    results = on_ranks(graph, partition, [make_model(name) for name in expected], run)
+    for (name, answer), ranks in zip(expected.items(), results, strict=True):
         ranks.assert_equals(answer, f"{name} on {partition.grid}")
 
 
@@ -151,17 +151,17 @@ def fixed_case(directed: bool) -> tuple[Graph, dict[str, Answer]]:
 def test_every_grid_of_up_to_eight_ranks(turn: int, large: bool) -> None:
     """Each turn gives a grid one model. A model meets directed and undirected edges."""
     for number, grid in enumerate(grid for grid in GRIDS if (math.prod(grid) > 6) == large):
-        graph, expected = fixed_case((number // 9 + turn) % 2 == 0)
+        graph, reference = fixed_case((number // 9 + turn) % 2 == 0)
         name = list(MODELS)[(number + turn) % 9]
         node_rank = np.sort(np.random.default_rng(2).integers(0, math.prod(grid), graph.num_nodes)).astype(np.int32)
-        assert_ranks_give({name: expected[name]}, graph, Partition(node_rank, None, Grid(*grid)))
+        assert_ranks_give({name: reference[name]}, graph, Partition(node_rank, None, Grid(*grid)))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", [Grid(2, 2, 1), Grid(1, 1, 2), Grid(4, 1, 1), Grid(2, 1, 2), Grid(1, 3, 1)], ids=str)
 def test_gloo_processes_give_one_process_result(grid: Grid) -> None:
-    graph, expected = fixed_case(directed=True)
+    graph, reference = fixed_case(directed=True)
     node_rank = np.random.default_rng(3).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)
-    chosen = {name: expected[name] for name in ("gcn", "sage-max", "gat", "rgcn", "rgat")}
-    assert_ranks_give(chosen, graph, Partition(node_rank, None, grid), run_gloo)
+    run_keys = {name: reference[name] for name in ("gcn", "sage-max", "gat", "rgcn", "rgat")}
+    assert_ranks_give(run_keys, graph, Partition(node_rank, None, grid), run_gloo)

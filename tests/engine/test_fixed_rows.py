@@ -36,20 +36,20 @@ def test_kept_sums_are_the_sums_and_move_no_word_again(grid: Grid) -> None:
     def on_rank(comm: Communicator) -> int:
         plain, engine = (Engine(shards[comm.rank], comm, torch.float64) for _ in range(2))
         x, own = torch.tensor(shards[comm.rank].features), torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
-        expected = sums(plain, x, own)
+        reference = sums(plain, x, own)
         engine.fix(x)
         first = sums(engine, x, own)
-        moved = sum(engine.tally.words.values())
+        num_words = sum(engine.tally.words.values())
         again = sums(engine, x, own)
-        assert sum(engine.tally.words.values()) == moved
+        assert sum(engine.tally.words.values()) == num_words
         for found in (first, again):
-            for a, b in zip(found, expected, strict=True):
+            for a, b in zip(found, reference, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
-        slopes = [comm.all_reduce(torch.autograd.grad(each[-1].sin().sum(), own)[0]) for each in (expected, again)]
+        slopes = [comm.all_reduce(torch.autograd.grad(each[-1].sin().sum(), own)[0]) for each in (reference, again)]
         torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-12, atol=1e-12)
-        return moved
+        return num_words
 
-    assert all(moved > 0 for moved in Threads.run(on_rank, grid.world_size)) == (grid.world_size > 1)
+    assert all(num_words > 0 for num_words in Threads.run(on_rank, grid.world_size)) == (grid.world_size > 1)
 
 
 def test_other_rows_other_passes_and_evaluation_keep_nothing() -> None:

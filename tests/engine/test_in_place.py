@@ -49,13 +49,13 @@ def test_a_layer_may_write_into_a_sum(write: Callable[[Tensor], Any]) -> None:
         engine = Engine(shards[comm.rank], comm, torch.float64)
         x = torch.tensor(shards[comm.rank].features)
         (adjacency,) = ShardAdjacency.layers(engine, 1, 0)
-        expected = [read(adjacency, x) for read in READS.values()]
+        reference = [read(adjacency, x) for read in READS.values()]
         engine.fix(x)
         for _ in range(3):
-            for read, wanted in zip(READS.values(), expected, strict=True):
-                found = read(adjacency, x)
-                torch.testing.assert_close(found, wanted, rtol=0, atol=0)
-                write(found)
+            for read, wanted in zip(READS.values(), reference, strict=True):
+                actual = read(adjacency, x)
+                torch.testing.assert_close(actual, wanted, rtol=0, atol=0)
+                write(actual)
 
     Threads.run(on_rank, 2)
 
@@ -68,11 +68,11 @@ def test_a_kept_sum_is_copied_only_where_a_layer_writes() -> None:
         x = torch.tensor(shard.features)
         engine.fix(x)
         (adjacency,) = ShardAdjacency.layers(engine, 1, 0)
-        found, weight = adjacency.aggregate(x), torch.ones(x.shape[1], 2, dtype=x.dtype, requires_grad=True)
-        (found @ weight).sum().backward()
-        assert torch._C._is_cow_tensor(found)
-        found += 1
-        assert not torch._C._is_cow_tensor(found)
+        actual, weight = adjacency.aggregate(x), torch.ones(x.shape[1], 2, dtype=x.dtype, requires_grad=True)
+        (actual @ weight).sum().backward()
+        assert torch._C._is_cow_tensor(actual)
+        actual += 1
+        assert not torch._C._is_cow_tensor(actual)
 
     Threads.run(on_rank, 1)
 
@@ -128,12 +128,12 @@ def test_maxima_of_rows_with_heads_are_those_of_columns_on_any_grid(grid: Grid) 
         (adjacency,) = ShardAdjacency.layers(Engine(shards[comm.rank], comm, torch.float64), 1, 0)
         x = torch.tensor(shards[comm.rank].features)
         heads = torch.stack([x, -x], 1).requires_grad_()
-        found = adjacency.aggregate(heads, reduce="max")
-        expected = [adjacency.aggregate(heads[:, head], reduce="max") for head in range(2)]
-        torch.testing.assert_close(found, torch.stack(expected, 1), rtol=0, atol=0)
+        actual = adjacency.aggregate(heads, reduce="max")
+        reference = [adjacency.aggregate(heads[:, head], reduce="max") for head in range(2)]
+        torch.testing.assert_close(actual, torch.stack(reference, 1), rtol=0, atol=0)
         slopes = [
             torch.autograd.grad(each, heads)[0]
-            for each in (found.square().sum(), sum(z.square().sum() for z in expected))
+            for each in (actual.square().sum(), sum(z.square().sum() for z in reference))
         ]
         torch.testing.assert_close(*slopes, rtol=0, atol=0)
 
@@ -147,9 +147,9 @@ def test_rows_may_have_heads(kind: str, reduce: Any) -> None:
         adjacency, x = adjacencies(kind, comm)
         wide = torch.cat([x, x * 2 - 1, -x], 1).requires_grad_()
         heads = wide.view(len(x), 3, -1)
-        flat, found = adjacency.aggregate(wide, reduce=reduce), adjacency.aggregate(heads, reduce=reduce)
-        torch.testing.assert_close(found, flat.view_as(found), rtol=0, atol=0)
-        slopes = [torch.autograd.grad(each.square().sum(), wide, retain_graph=True)[0] for each in (flat, found)]
+        flat, actual = adjacency.aggregate(wide, reduce=reduce), adjacency.aggregate(heads, reduce=reduce)
+        torch.testing.assert_close(actual, flat.view_as(actual), rtol=0, atol=0)
+        slopes = [torch.autograd.grad(each.square().sum(), wide, retain_graph=True)[0] for each in (flat, actual)]
         torch.testing.assert_close(*slopes, rtol=0, atol=0)
 
     Threads.run(on_rank, 1)

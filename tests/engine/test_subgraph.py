@@ -30,43 +30,43 @@ SAMPLERS = [NeighborSampler([2]), NeighborSampler([2, 3]), NeighborSampler([1, 2
 def test_each_node_has_the_edges_of_the_hop_that_reached_it(sampler: Sampler) -> None:
     graph = make_graph()
     blocks, layers = drawn(graph, sampler, [7, 3, 30])
-    expected: dict[int, list[int]] = {}
+    reference: dict[int, list[int]] = {}
     for block in reversed(blocks):
         for row, node in enumerate(block.src_nodes[: block.num_dst].tolist()):
             begin, end = block.indptr[row : row + 2]
             assert block.edge_ids is not None
-            expected.setdefault(node, block.edge_ids[begin:end].tolist())
-    joined, rows = Subgraph.of(layers)
-    nodes = joined.src_nodes.numpy()
+            reference.setdefault(node, block.edge_ids[begin:end].tolist())
+    subgraph, rows = Subgraph.of(layers)
+    nodes = subgraph.src_nodes.numpy()
     assert nodes[:3].tolist() == [7, 3, 30]
     assert np.array_equal(nodes, blocks[0].src_nodes[rows.numpy()])
-    source, destination = joined.rank_graph.edge_index.numpy()
-    ids = joined.edge_ids.numpy()
-    found: dict[int, list[int]] = {node: [] for node in expected}
+    source, destination = subgraph.rank_graph.edge_index.numpy()
+    ids = subgraph.edge_ids.numpy()
+    results: dict[int, list[int]] = {node: [] for node in reference}
     for edge, end in zip(ids.tolist(), nodes[destination].tolist(), strict=True):
-        found[end].append(edge)
-    assert found == expected
+        results[end].append(edge)
+    assert results == reference
     ends = np.repeat(np.arange(40), np.diff(graph.csc.indptr))
     assert np.array_equal(nodes[source], graph.csc.indices[ids])
     assert np.array_equal(nodes[destination], ends[ids])
-    assert set(nodes.tolist()) == set(expected) | set(nodes[source].tolist())
-    assert joined.num_dst == len(nodes)
+    assert set(nodes.tolist()) == set(reference) | set(nodes[source].tolist())
+    assert subgraph.num_dst == len(nodes)
 
 
 def test_drawn_edges_have_the_weights_and_features_of_the_graph() -> None:
     graph = make_graph()
     _, layers = drawn(graph, NeighborSampler([2, 2]), [1, 2])
-    joined, _ = Subgraph.of(layers)
-    ids = joined.edge_ids.numpy()
+    subgraph, _ = Subgraph.of(layers)
+    ids = subgraph.edge_ids.numpy()
     assert graph.csc.weight is not None
     assert graph.edge_features is not None
-    assert joined.rank_graph.weight is not None
-    assert joined.edge_features is not None
-    np.testing.assert_array_equal(joined.rank_graph.weight, graph.csc.weight[ids])
-    np.testing.assert_array_equal(joined.edge_features, graph.edge_features[ids])
+    assert subgraph.rank_graph.weight is not None
+    assert subgraph.edge_features is not None
+    np.testing.assert_array_equal(subgraph.rank_graph.weight, graph.csc.weight[ids])
+    np.testing.assert_array_equal(subgraph.edge_features, graph.edge_features[ids])
 
 
 def test_a_batch_without_seeds_is_an_empty_graph() -> None:
     _, layers = drawn(make_graph(), NeighborSampler([2, 2]), [])
-    joined, rows = Subgraph.of(layers)
-    assert (joined.num_dst, joined.num_edges, len(rows)) == (0, 0, 0)
+    subgraph, rows = Subgraph.of(layers)
+    assert (subgraph.num_dst, subgraph.num_edges, len(rows)) == (0, 0, 0)

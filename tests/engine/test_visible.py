@@ -32,27 +32,27 @@ def test_rows_count_what_a_loop_counts(scale: list[int], window: int | None) -> 
     graph = in_time_order(Graph.from_edges(rng.integers(0, n, m), rng.integers(0, n, m), n, edge_time=times, **columns))
     types, weight, time = (np.asarray(values) for values in (graph.edge_types, graph.csc.weight, graph.edge_time))
     csc = CSC(graph.csc.indptr, graph.csc.indices, weight, time=time)
-    timed = TimedEdges(csc, lambda: RelationGroups.of(csc, types, ("a", "b")), window=window)
+    time_edges = TimedEdges(csc, lambda: RelationGroups.of(csc, types, ("a", "b")), window=window)
     dst, features = np.repeat(np.arange(n), np.diff(csc.indptr)), rng.random((m, 2))
     rows = np.repeat(np.arange(n), len(scale))
     bounds = np.array(scale * n)
     seen = [visible(time, bound, window) for bound in bounds.tolist()]
     into = [[edge for edge in edges if dst[edge] == row] for row, edges in zip(rows, seen, strict=True)]
-    places, indptr = timed.incoming.edges(rows, bounds)
+    places, indptr = time_edges.incoming.edges(rows, bounds)
     assert [part.tolist() for part in np.split(places, indptr[1:-1])] == into
-    np.testing.assert_array_equal(timed.incoming.counts(rows, bounds), list(map(len, into)))
-    np.testing.assert_allclose(timed.incoming.degrees(rows, bounds), [weight[edges].sum() for edges in into])
+    np.testing.assert_array_equal(time_edges.incoming.counts(rows, bounds), list(map(len, into)))
+    np.testing.assert_allclose(time_edges.incoming.degrees(rows, bounds), [weight[edges].sum() for edges in into])
     out = [
         sum(weight[edge] for edge in edges if csc.indices[edge] == row) for row, edges in zip(rows, seen, strict=True)
     ]
-    np.testing.assert_allclose(timed.outgoing.degrees(rows, bounds), out)
+    np.testing.assert_allclose(time_edges.outgoing.degrees(rows, bounds), out)
     loops = [sum(int(csc.indices[edge] == row) for edge in edges) for row, edges in zip(rows, into, strict=True)]
-    np.testing.assert_array_equal(timed.loops.counts(rows, bounds), loops)
+    np.testing.assert_array_equal(time_edges.loops.counts(rows, bounds), loops)
     means = [features[edges].mean(0) if edges else np.zeros(2) for edges in into]
-    np.testing.assert_allclose(timed.mean_features(features, rows, bounds), means)
+    np.testing.assert_allclose(time_edges.mean_features(features, rows, bounds), means)
     of_type = [[edge for edge in edges if types[edge] == 1] for edges in into]
     has_type = np.isin(rows, dst[types == 1])  # a group exists where any edge does
-    degrees, counts = timed.in_relation(rows[has_type], np.ones(int(has_type.sum()), np.int64), bounds[has_type])
+    degrees, counts = time_edges.in_relation(rows[has_type], np.ones(int(has_type.sum()), np.int64), bounds[has_type])
     np.testing.assert_allclose(
         degrees, [weight[edges].sum() for edges, has in zip(of_type, has_type, strict=True) if has]
     )

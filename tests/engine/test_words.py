@@ -50,8 +50,8 @@ def test_words_equal_the_formula_where_every_row_is_needed(grid: tuple[int, int,
     for words, messages, sent in Threads.run(functools.partial(counts, shards), ranks):
         assert words == [formula, formula]
         assert sent == formula * 8  # as much is sent as received here
-        expected = {"gather": rows - 1, "reduce": cols - 1, "slice": 2 * (slices - 1)}
-        for step, number in expected.items():
+        reference = {"gather": rows - 1, "reduce": cols - 1, "slice": 2 * (slices - 1)}
+        for step, number in reference.items():
             assert sum(count for (_, kind, _), count in messages.items() if kind == step) == number
 
 

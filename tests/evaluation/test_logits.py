@@ -44,14 +44,17 @@ class Wrapped(nn.Module):
         return logits
 
 
-def evaluated(model: nn.Module, ranks: int, *, whole: bool, memory: float, scratch: Path | None = None) -> Tensor:
+def evaluate_ranks(model: nn.Module, ranks: int, *, whole: bool, memory: float, scratch: Path | None = None) -> Tensor:
     """Logits of all nodes, [num_nodes, CLASSES]. The last rank owns nothing."""
     owner = np.random.default_rng(0).integers(0, max(ranks - 1, 1), GRAPH.num_nodes).astype(np.int32)
     shards = list(cut_all(GRAPH, Partition(owner, None, Grid(ranks, 1, 1))))
 
     def work(comm: Threads) -> tuple[Tensor, Tensor]:
-        worker, own = Worker(comm, shards[comm.rank], torch.float64, 0, GRAPH if whole else None), copy.deepcopy(model)
-        return torch.tensor(worker.owned), Evaluation.of(worker, own, memory, scratch).logits(own)
+        worker, replica = (
+            Worker(comm, shards[comm.rank], torch.float64, 0, GRAPH if whole else None),
+            copy.deepcopy(model),
+        )
+        return torch.tensor(worker.owned), Evaluation.of(worker, replica, memory, scratch).logits(replica)
 
     return by_node(Threads.run(work, ranks))
 
@@ -65,18 +68,18 @@ def test_nodes_of_some_splits_have_the_logits_of_all_nodes(layerwise: bool, tmp_
     memory, scratch = 0.001, tmp_path if layerwise else None  # less than the rows between two layers
 
     def work(comm: Threads) -> tuple[Tensor, Tensor, list[int]]:
-        worker, own = Worker(comm, shards[comm.rank], torch.float64, 0, GRAPH), copy.deepcopy(model)
-        of_all = Evaluation.of(worker, own, memory, scratch).logits(own)
-        some = Evaluation.of(worker, own, memory, scratch, splits=["val"])
+        worker, replica = Worker(comm, shards[comm.rank], torch.float64, 0, GRAPH), copy.deepcopy(model)
+        of_all = Evaluation.of(worker, replica, memory, scratch).logits(replica)
+        split_evaluation = Evaluation.of(worker, replica, memory, scratch, splits=["val"])
         rows = torch.from_numpy(shards[comm.rank].split == Split.VAL)
-        assert (some.worker.shard.split == Split.VAL).all()
-        return of_all[rows], some.logits(own), some.worker.owned.tolist()
+        assert (split_evaluation.worker.shard.split == Split.VAL).all()
+        return of_all[rows], split_evaluation.logits(replica), split_evaluation.worker.owned.tolist()
 
-    found = Threads.run(work, 3)
-    for expected, logits, _ in found:
-        torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
-    evaluated = [node for _, _, owned in found for node in owned]
-    assert sorted(evaluated) == np.flatnonzero(GRAPH.split == Split.VAL).tolist() != []
+    results = Threads.run(work, 3)
+    for reference, logits, _ in results:
+        torch.testing.assert_close(logits, reference, rtol=1e-12, atol=1e-12)
+    evaluate_ranks = [node for _, _, owned in results for node in owned]
+    assert sorted(evaluate_ranks) == np.flatnonzero(GRAPH.split == Split.VAL).tolist() != []
     assert not list(tmp_path.iterdir())
 
 
@@ -92,8 +95,8 @@ def test_a_slow_rank_still_opens_the_rows_that_a_fast_one_removes(
 
     monkeypatch.setattr(ChunkEvaluation, "_bounded", slowly)
     model = GCN(WIDTH, CLASSES, hidden=4, num_layers=2).double()
-    found = evaluated(model, 2, whole=True, memory=0.001, scratch=tmp_path)
-    torch.testing.assert_close(found, evaluated(model, 1, whole=False, memory=1), rtol=1e-10, atol=1e-10)
+    actual = evaluate_ranks(model, 2, whole=True, memory=0.001, scratch=tmp_path)
+    torch.testing.assert_close(actual, evaluate_ranks(model, 1, whole=False, memory=1), rtol=1e-10, atol=1e-10)
     assert not list(tmp_path.iterdir())
 
 
@@ -109,11 +112,11 @@ def test_a_slow_rank_still_opens_the_rows_that_a_fast_one_removes(
 def test_chunks_of_any_size_give_the_logits_of_the_full_pass(name: str, layerwise: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=4, num_layers=3).double()
-    expected = evaluated(model, 1, whole=False, memory=1)
+    reference = evaluate_ranks(model, 1, whole=False, memory=1)
     tested = model if layerwise else Wrapped(model)
     for ranks, kilobytes in ((1, 1000), (1, 1), (3, 4), (4, 0.01)):
-        found = evaluated(tested, ranks, whole=True, memory=kilobytes / 1024, scratch=tmp_path)
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        actual = evaluate_ranks(tested, ranks, whole=True, memory=kilobytes / 1024, scratch=tmp_path)
+        torch.testing.assert_close(actual, reference, rtol=1e-10, atol=1e-10)
     assert not list(tmp_path.iterdir()), "the rows between layers are gone"
 
 
@@ -210,8 +213,8 @@ def test_the_peak_of_memory_is_bounded_where_activations_are_ten_times_as_large(
     src, dst = rng.integers(0, NODES, (2, 3 * NODES))
     features = rng.standard_normal((NODES, 8), np.float32)
     Graph.from_edges(src, dst, NODES, features=features, labels=np.zeros(NODES, np.int64)).save(tmp_path / "graph")
-    found = measured(tmp_path)
-    assert found["finite"]
+    actual = measured(tmp_path)
+    assert actual["finite"]
     assert NODES * HIDDEN * 4 / MIB > 10 * MEMORY
     by_node = NODES * (3 * 8 + 2 * 16 + 4) / MIB  # offsets, costs of nodes twice, logits twice, the sampler's table
-    assert found["grown"] < MEMORY + by_node
+    assert actual["grown"] < MEMORY + by_node

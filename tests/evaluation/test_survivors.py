@@ -56,13 +56,13 @@ def figures(logits: Tensor, worker: Worker) -> tuple[Tensor, Tensor, dict[str, f
     return torch.tensor(worker.owned), logits, NodeClassification().measure(logits, worker)
 
 
-def evaluated(model: nn.Module, folder: Path, scratch: Path | None) -> tuple[Tensor, list[dict[str, float]]]:
+def evaluate_survivors(model: nn.Module, folder: Path, scratch: Path | None) -> tuple[Tensor, list[dict[str, float]]]:
     """Returns the logits of all nodes, and the accuracies on every rank left."""
 
     def work(comm: Threads) -> tuple[Tensor, Tensor, dict[str, float]] | None:
-        own = copy.deepcopy(model)
-        if comm.rank != LAST and isinstance(own, Leaving):
-            own.last_call = -1
+        replica = copy.deepcopy(model)
+        if comm.rank != LAST and isinstance(replica, Leaving):
+            replica.last_call = -1
         survivors = Survivors(comm, comm.mailbox(), range(RANKS))
         worker = Worker(
             survivors,
@@ -74,18 +74,18 @@ def evaluated(model: nn.Module, folder: Path, scratch: Path | None) -> tuple[Ten
         evaluation = SurvivorsEvaluation(
             worker,
             survivors,
-            lambda worker: Evaluation.of(worker, own, 1e-3, scratch),
+            lambda worker: Evaluation.of(worker, replica, 1e-3, scratch),
             RankParts(folder / PREPARED).adopting,
         )
         try:
-            return evaluation.read(own, figures)
+            return evaluation.read(replica, figures)
         except Leaves:
             return None
         finally:
             survivors.close()
 
-    found = [each for each in Threads.run(work, RANKS) if each is not None]
-    return by_node([(nodes, logits) for nodes, logits, _ in found]), [told for _, _, told in found]
+    results = [result for result in Threads.run(work, RANKS) if result is not None]
+    return by_node([(nodes, logits) for nodes, logits, _ in results]), [told for _, _, told in results]
 
 
 @pytest.mark.slow
@@ -93,14 +93,14 @@ def test_the_nodes_of_a_lost_rank_are_evaluated_all_the_same(tmp_path: Path) -> 
     prepare(tmp_path)
     torch.manual_seed(0)
     model = Leaving(WIDTH, CLASSES, hidden=4, num_layers=3).double()
-    expected, told = evaluated(model, tmp_path, tmp_path)
-    assert len(told) == RANKS
+    reference, message = evaluate_survivors(model, tmp_path, tmp_path)
+    assert len(message) == RANKS
     for last_call, where in ((1, "at the begin"), (3, "in the first layer"), (12, "in the last layer")):
         model.last_call = last_call
-        found, left = evaluated(model, tmp_path, tmp_path)
+        actual, left = evaluate_survivors(model, tmp_path, tmp_path)
         # Chunks differ, and with them the last bits of a product.
-        assert torch.allclose(found, expected, rtol=0, atol=1e-12), where
-        assert left == [pytest.approx(each, abs=1e-12) for each in told[1:]], where
+        assert torch.allclose(actual, reference, rtol=0, atol=1e-12), where
+        assert left == [pytest.approx(each, abs=1e-12) for each in message[1:]], where
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ N, ONE, TWO = 24, Grid(1, 1, 1), Grid(3, 1, 1)
 TYPED = {"rgcn": RGCN, "rgat": RGAT}
 
 
-def dated(*, weighted: bool = False, seed: int = 0) -> Graph:
+def draw_dated_graph(*, weighted: bool = False, seed: int = 0) -> Graph:
     """Returns nodes and edges at seven times, with loops, parallel edges and types."""
     rng = np.random.default_rng(seed)
     src, dst = rng.integers(0, N, (2, 6 * N))
@@ -75,7 +75,7 @@ def outputs(
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", ["gcn", "sage", "gat", "gine", "rgcn", "rgat"])
 def test_outputs_are_those_of_the_graph_at_the_nodes_own_time(name: str, weighted: bool, rule: str) -> None:
-    graph = dated(weighted=weighted)
+    graph = draw_dated_graph(weighted=weighted)
     assert graph.node_time is not None
     computed = outputs(graph, name, FullSampler(2, time=rule))
     for time in np.unique(graph.node_time):
@@ -95,7 +95,7 @@ SAMPLERS = [
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=["neighbor", "last", "weighted"])
 @pytest.mark.parametrize("name", ["gcn", "rgcn"])
 def test_outputs_do_not_depend_on_ranks_or_chunks(name: str, sampler: Sampler) -> None:
-    graph = dated(weighted=True)
+    graph = draw_dated_graph(weighted=True)
     expected = outputs(graph, name, sampler)
     for grid, memory in ((ONE, 1e-6), (ONE, 0.02), (TWO, 100.0), (TWO, 1e-6)):
         computed = outputs(graph, name, sampler, grid, memory)
@@ -105,7 +105,7 @@ def test_outputs_do_not_depend_on_ranks_or_chunks(name: str, sampler: Sampler) -
 @pytest.mark.parametrize("name", ["gcn", "gine", "rgcn"])
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=["neighbor", "last", "weighted"])
 def test_owners_compute_what_one_process_computes(name: str, sampler: Sampler) -> None:
-    graph = dated(weighted=True)
+    graph = draw_dated_graph(weighted=True)
     expected = outputs(graph, name, sampler)
     assert torch.equal(outputs(graph, name, sampler, whole=False), expected)
     for memory in (100.0, 1e-6):
@@ -115,7 +115,7 @@ def test_owners_compute_what_one_process_computes(name: str, sampler: Sampler) -
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_outputs_of_some_splits_are_those_of_all(whole: bool) -> None:
-    graph = dated()
+    graph = draw_dated_graph()
     graph = replace(graph, split=np.random.default_rng(1).integers(0, 4, N).astype(np.int8))
     expected, made = outputs(graph, "gcn", SAMPLERS[0]), make_model("gcn")
 
@@ -136,7 +136,7 @@ def test_outputs_of_some_splits_are_those_of_all(whole: bool) -> None:
 @pytest.mark.parametrize("pick", ["uniform", "last"])
 @pytest.mark.parametrize("name", ["gcn", "gin", "rgcn"])
 def test_the_future_of_a_cut_changes_no_bit_before_it(name: str, pick: str) -> None:
-    graph, rng = dated(), np.random.default_rng(5)
+    graph, rng = draw_dated_graph(), np.random.default_rng(5)
     assert graph.edge_time is not None
     assert graph.node_time is not None
     later, appears_later = graph.edge_time >= 3, graph.node_time >= 3
@@ -166,4 +166,4 @@ class MeanNorm(nn.Module):
 def test_models_that_mix_the_rows_of_a_batch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.make_model", lambda name: MeanNorm())
     with pytest.raises(UserError, match=r"sampler\.time: the model takes means over all rows of a batch"):
-        outputs(dated(), "mean", NeighborSampler([3], time="strict"))
+        outputs(draw_dated_graph(), "mean", NeighborSampler([3], time="strict"))

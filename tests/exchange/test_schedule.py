@@ -78,10 +78,10 @@ def test_a_row_that_is_not_finite_does_not_become_finite(codec: Codec, bad: floa
 @pytest.mark.slow
 def test_every_subset_is_drawn_equally_often() -> None:
     draws = 3000
-    found = Counter(tuple(subset(5, 2, key, CPU).tolist()) for key in range(draws))
-    assert set(found) == set(itertools.combinations(range(5), 2))
-    expected, sigma = draws / 10, (draws * 0.1 * 0.9) ** 0.5
-    assert all(abs(count - expected) < 5 * sigma for count in found.values())
+    results = Counter(tuple(subset(5, 2, key, CPU).tolist()) for key in range(draws))
+    assert set(results) == set(itertools.combinations(range(5), 2))
+    reference, sigma = draws / 10, (draws * 0.1 * 0.9) ** 0.5
+    assert all(abs(count - reference) < 5 * sigma for count in results.values())
     assert subset(4, 0, 1, CPU).tolist() == []
     assert subset(4, 4, 1, CPU).tolist() == [0, 1, 2, 3]
 
@@ -148,11 +148,11 @@ def test_holders_divide_by_the_same_bits_under_a_codec() -> None:
             with engine.passes.plain():  # the sum of the test itself
                 return attention, engine.topology.at_owners(sums, 0)[:, 0]
 
-        found = Threads.run(on_rank, grid.world_size)
+        results = Threads.run(on_rank, grid.world_size)
         for cell in range(grid.num_cells):
-            same = found[cell * grid.slices : (cell + 1) * grid.slices]
+            same = results[cell * grid.slices : (cell + 1) * grid.slices]
             assert all(torch.equal(attention, same[0][0]) for attention, _ in same)
-        sums = torch.cat([total[total > 0] for _, total in found])
+        sums = torch.cat([total[total > 0] for _, total in results])
         torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-12)
 
 
@@ -176,11 +176,11 @@ def test_rows_of_one_number_travel_coded_too() -> None:
     def on_rank(comm: Communicator) -> None:
         engine = Engine(shards[comm.rank], comm, torch.float64)
         x = torch.tensor(shards[comm.rank].features)[:, 0]
-        found = []
+        results = []
         for forward in (ForwardPass(), ForwardPass(codec=Bfloat16())):
             (adjacency,) = ShardAdjacency.layers(engine, 1, 0, forward)
-            found.append(adjacency.with_halo(x))
-        exact, coded = found
+            results.append(adjacency.with_halo(x))
+        exact, coded = results
         assert torch.equal(coded[len(x) :], exact[len(x) :].bfloat16().double())
         assert torch.equal(coded[: len(x)], x)
 
@@ -202,9 +202,9 @@ def test_rows_travel_while_the_rank_computes_and_only_waiting_counts(staleness: 
                 gates[self.rank].wait(GUARD)  # the rank has computed
             elif rows.is_floating_point():
                 time.sleep(seconds)
-            received = super().all_to_all(rows, send_counts, recv_counts)
+            rows_received = super().all_to_all(rows, send_counts, recv_counts)
             travelled[self.rank] += time.perf_counter() - start
-            return received
+            return rows_received
 
     def on_rank(comm: Communicator) -> float:
         rank, engine, schedule = comm.rank, Engine(shards[comm.rank], comm, torch.float64), PipelinedRows(staleness)
@@ -236,13 +236,13 @@ def test_an_error_in_the_background_is_raised_where_rows_are_waited_for() -> Non
         good = background.submit(lambda own: own.all_reduce(torch.ones(1)))
         bad, after = background.submit(fails), background.submit(lambda own: torch.ones(1))
         assert good.result(GUARD).item() == 2
-        told = []
+        messages = []
         for future in (bad, after):
             with pytest.raises(OSError, match="lost") as error:
                 future.result(GUARD)
-            told.append(str(error.value))
+            messages.append(str(error.value))
         background.close()
-        return told
+        return messages
 
     assert Threads.run(on_rank, 2) == [["lost", "lost"]] * 2
 

@@ -47,7 +47,7 @@ def counted(transfer: Transfer) -> tuple[Any, ...]:
 @pytest.mark.slow
 def test_every_way_to_move_rows_gives_the_same_rows_and_counts() -> None:
     def moved(comm: Communicator, codec: Codec | None, own: bool) -> Tensor:
-        found, counts = [], []
+        results, counts = [], []
         for indexed in (False, True):
             for how in ("now", "wait", "borrow", "later"):
                 transfer = transfer_of(comm, codec, own=own, indexed=indexed, dtype=torch.float32)
@@ -60,23 +60,26 @@ def test_every_way_to_move_rows_gives_the_same_rows_and_counts() -> None:
                         rows = lent.clone()
                 else:
                     rows = transfer.with_own(transfer.wait(transfer.later()))
-                found.append(rows)
+                results.append(rows)
                 counts.append(counted(transfer))
                 transfer.wire.close()
         assert all(each == counts[0] for each in counts)
-        assert all(torch.equal(each, found[0]) for each in found)
+        assert all(torch.equal(each, results[0]) for each in results)
         size = 4 * WIDTH if codec is None else codec.row_bytes(WIDTH)
         sent = sum(n for peer, n in enumerate(transfer.send) if peer != comm.rank)
         assert counts[0][2] == sent * size
-        return found[0]
+        return results[0]
 
     cases = list(itertools.product(CODECS, (False, True)))
     by_rank, of_threads = (run(lambda comm: [moved(comm, *case) for case in cases], RANKS) for run in RUNNERS)
     for number, (codec, own) in enumerate(cases):
-        found = [rows[number] for rows in by_rank]
-        assert all(torch.equal(each, rows[number]) for each, rows in zip(found, of_threads, strict=True)), (codec, own)
+        results = [rows[number] for rows in by_rank]
+        assert all(torch.equal(each, rows[number]) for each, rows in zip(results, of_threads, strict=True)), (
+            codec,
+            own,
+        )
         if codec is None:
-            assert all(torch.equal(*pair) for pair in zip(found, plain_rows(own), strict=True)), own
+            assert all(torch.equal(*pair) for pair in zip(results, plain_rows(own), strict=True)), own
 
 
 def plain_rows(own: bool) -> list[Tensor]:
@@ -90,10 +93,10 @@ def plain_rows(own: bool) -> list[Tensor]:
 def test_rows_in_the_background_are_those_of_the_call() -> None:
     def on_rank(comm: Communicator) -> None:
         transfer = transfer_of(comm, None, own=False, indexed=False, dtype=torch.float64)
-        expected = transfer.now()
+        reference = transfer.now()
         coming = transfer.later()
         transfer.rows.zero_()
-        assert torch.equal(transfer.wait(coming), expected)
+        assert torch.equal(transfer.wait(coming), reference)
         transfer.wire.close()
 
     run_gloo(on_rank, RANKS)

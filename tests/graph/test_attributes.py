@@ -83,9 +83,9 @@ def test_types_that_dgl_keeps_of_one_graph_are_read() -> None:
     graph.ndata["_TYPE"], graph.edata["_TYPE"] = torch.tensor([0, 0, 1]), torch.tensor([1, 0, 1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = Graph.of(graph)
-    assert found.node_types == (("0", 2), ("1", 1))
-    np.testing.assert_array_equal(found.edge_types, [1, 1, 0])  # in the order of destinations
+        actual = Graph.of(graph)
+    assert actual.node_types == (("0", 2), ("1", 1))
+    np.testing.assert_array_equal(actual.edge_types, [1, 1, 0])  # in the order of destinations
     graph.ndata["_TYPE"] = torch.tensor([1, 0, 1])
     with pytest.raises(UserError, match=r"^ndata\._TYPE: nodes must be sorted by type"):
         Graph.of(graph)

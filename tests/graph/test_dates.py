@@ -46,12 +46,12 @@ def test_dates_of_every_form_are_the_seconds_of_the_calendar(day: str) -> None:
     for number, time in enumerate(TIMES if "%H" not in day else ("",)):
         moments = draw_moments(number, 300)
         texts = [moment.strftime(day + time) for moment in moments]
-        expected = [(datetime.datetime.strptime(text, day + time) - EPOCH).total_seconds() for text in texts]
-        assert form.seconds(pa.array(texts)).tolist() == expected
+        reference = [(datetime.datetime.strptime(text, day + time) - EPOCH).total_seconds() for text in texts]
+        assert form.seconds(pa.array(texts)).tolist() == reference
         if day.count("/") == 2:
-            assert form.seconds(pa.array(list(map(without_zeros, texts)))).tolist() == expected
+            assert form.seconds(pa.array(list(map(without_zeros, texts)))).tolist() == reference
         if time:
-            assert form.seconds(pa.array([f"{text} UTC" for text in texts])).tolist() == expected
+            assert form.seconds(pa.array([f"{text} UTC" for text in texts])).tolist() == reference
 
 
 def test_days_that_no_month_has_and_other_text_have_no_form() -> None:

@@ -36,16 +36,16 @@ def joined(table: pd.DataFrame, how: str) -> list[tuple[Edge, int, float | None,
     rows: dict[Any, list[int]] = defaultdict(list)
     for number, edge in enumerate(zip(table["dst"], table["src"], table["type"], strict=True)):
         rows[(edge, number if how == "keep" else 0)].append(number)
-    found = []
+    results = []
     for (edge, _), numbers in rows.items():
-        chosen = numbers if how in ("sum", "mean") else numbers[:1]
+        choice = numbers if how in ("sum", "mean") else numbers[:1]
         total = len(numbers) if how == "mean" else 1
         weights = table.get("weight", pd.Series(np.ones(len(table))))
-        weight = sum(weights[number] for number in chosen) / total
+        weight = sum(weights[number] for number in choice) / total
         unweighted = "weight" not in table and how != "sum"
-        features = [sum(table[name][number] for number in chosen) / total for name in ("km", "age")]
-        found.append((edge, numbers[0], None if unweighted else weight, features))
-    return found
+        features = [sum(table[name][number] for number in choice) / total for name in ("km", "age")]
+        results.append((edge, numbers[0], None if unweighted else weight, features))
+    return results
 
 
 @pytest.mark.slow

@@ -50,15 +50,15 @@ def test_columns_survive_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_reverse_edge_has_the_values_of_its_edge() -> None:
-    whole = graph().symmetrize()
-    ends = np.repeat(np.arange(3), np.diff(whole.csc.indptr))
-    pairs = {(int(s), int(d)): i for i, (s, d) in enumerate(zip(whole.csc.indices, ends, strict=True))}
-    for values in whole.edge_columns.without("label", "split").values():
+    full_graph = graph().symmetrize()
+    ends = np.repeat(np.arange(3), np.diff(full_graph.csc.indptr))
+    pairs = {(int(s), int(d)): i for i, (s, d) in enumerate(zip(full_graph.csc.indices, ends, strict=True))}
+    for values in full_graph.edge_columns.without("label", "split").values():
         np.testing.assert_array_equal(values[pairs[1, 2]], values[pairs[2, 1]])
-    assert whole.edge_labels is not None
-    assert whole.edge_split is not None
-    assert whole.edge_labels[[pairs[2, 1], pairs[1, 2]]].tolist() == [2, -1], "a reverse edge has no label"
-    assert whole.edge_split[[pairs[2, 1], pairs[1, 2]]].tolist() == [0, REVERSE]
+    assert full_graph.edge_labels is not None
+    assert full_graph.edge_split is not None
+    assert full_graph.edge_labels[[pairs[2, 1], pairs[1, 2]]].tolist() == [2, -1], "a reverse edge has no label"
+    assert full_graph.edge_split[[pairs[2, 1], pairs[1, 2]]].tolist() == [0, REVERSE]
 
 
 @pytest.mark.parametrize("how", ["sum", "mean", "first"])

@@ -47,9 +47,9 @@ def test_types_follow_their_edges() -> None:
 
 def test_a_saved_graph_keeps_types_and_names(tmp_path: Path) -> None:
     graph_of().save(tmp_path / "graph")
-    loaded = Graph.load(tmp_path / "graph")
-    assert triples(loaded) == triples(graph_of())
-    assert loaded.edge_type_names == NAMES
+    loaded_graph = Graph.load(tmp_path / "graph")
+    assert triples(loaded_graph) == triples(graph_of())
+    assert loaded_graph.edge_type_names == NAMES
 
 
 def test_one_type_needs_no_names_and_several_are_numbers_by_default() -> None:
@@ -86,11 +86,11 @@ def test_shards_hold_the_types_and_the_degrees_of_the_whole_graph(grid: tuple[in
     assert types is not None
     assert weight is not None
     for shard in cut_all(graph, Partition(owners, None, Grid(*grid))):
-        held = shard.edge_ids
+        edge_ids = shard.edge_ids
         assert shard.num_relations == graph.num_relations
-        np.testing.assert_array_equal(shard.edge_types, types[held])
+        np.testing.assert_array_equal(shard.edge_types, types[edge_ids])
         assert shard.relation_degrees is not None
-        for edge, (into, out) in zip(held, shard.relation_degrees, strict=True):
+        for edge, (into, out) in zip(edge_ids, shard.relation_degrees, strict=True):
             alike = types == types[edge]
             assert into == pytest.approx(weight[alike & (dst == dst[edge])].sum())
             assert out == pytest.approx(weight[alike & (src == src[edge])].sum())
@@ -99,9 +99,9 @@ def test_shards_hold_the_types_and_the_degrees_of_the_whole_graph(grid: tuple[in
 
 def test_a_kept_partition_and_a_resumed_run_tell_other_types_apart() -> None:
     graph = graph_of()
-    other = replace(graph, edge_types=np.array([0, 1, 2, 0, 1]))
-    assert content(graph) != content(other)
-    assert fingerprint(graph) != fingerprint(other)
+    second = replace(graph, edge_types=np.array([0, 1, 2, 0, 1]))
+    assert content(graph) != content(second)
+    assert fingerprint(graph) != fingerprint(second)
 
 
 def test_a_trained_model_finds_its_relations_by_name() -> None:

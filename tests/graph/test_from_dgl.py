@@ -52,9 +52,9 @@ def stand(**attributes: Any) -> Stand:
 
 
 def test_fields_of_the_usual_names_are_read() -> None:
-    given = stand()
-    given.ndata["_ID"] = torch.tensor([7, 8, 9])
-    graph = Graph.of(given)
+    source_graph = stand()
+    source_graph.ndata["_ID"] = torch.tensor([7, 8, 9])
+    graph = Graph.of(source_graph)
     np.testing.assert_array_equal(graph.csc.indices, [1, 0, 2])
     np.testing.assert_array_equal(graph.csc.weight, [10, 0, 20])
     np.testing.assert_array_equal(graph.features, np.eye(3))
@@ -64,24 +64,24 @@ def test_fields_of_the_usual_names_are_read() -> None:
 
 
 def test_fields_of_other_names_are_named_and_others_are_told() -> None:
-    given = stand()
-    given.ndata["h"], given.edata["feat"] = torch.ones(3), torch.tensor([[1.0], [2.0], [3.0]])
+    source_graph = stand()
+    source_graph.ndata["h"], source_graph.edata["feat"] = torch.ones(3), torch.tensor([[1.0], [2.0], [3.0]])
     with pytest.warns(UserWarning, match=r"ignores unknown attributes: ndata\['feat'\]$"):
-        graph = Graph.from_dgl(given, features="h")
+        graph = Graph.from_dgl(source_graph, features="h")
     np.testing.assert_array_equal(graph.features, [[1], [1], [1]])
     np.testing.assert_array_equal(graph.edge_features, [[3], [2], [1]])
     with pytest.raises(UserError, match=r"the DGLGraph has no ndata\['z'\]"):
-        Graph.from_dgl(given, labels="z")
+        Graph.from_dgl(source_graph, labels="z")
 
 
 def test_one_of_several_splits_is_chosen() -> None:
-    given = stand()
-    given.ndata["train_mask"] = torch.eye(3).bool()
-    assert Graph.from_dgl(given, split=1).split.tolist() == [0, 1, 0]
+    source_graph = stand()
+    source_graph.ndata["train_mask"] = torch.eye(3).bool()
+    assert Graph.from_dgl(source_graph, split=1).split.tolist() == [0, 1, 0]
     with pytest.raises(
         UserError, match=r"ndata\.train_mask has shape \[3, 3\], with one split per column: choose one with split="
     ):
-        Graph.from_dgl(given)
+        Graph.from_dgl(source_graph)
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_types_batches_and_blocks_are_refused(attributes: dict[str, Any], messag
 
 
 def test_a_split_without_labels_is_refused() -> None:
-    given = stand()
-    del given.ndata["label"]
+    source_graph = stand()
+    del source_graph.ndata["label"]
     message = r"ndata\['label'\] is missing, but 1 nodes are in a split: add it, or remove ndata\['train_mask'\]"
     with pytest.raises(UserError, match=message):
-        Graph.of(given)
+        Graph.of(source_graph)
 
 
 def test_other_values_are_refused() -> None:

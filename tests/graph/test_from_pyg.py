@@ -23,7 +23,7 @@ def data_of(**more: Any) -> Data:
     return Data(torch.rand(30, 4, generator=rng), edges.unique(dim=1), y=torch.arange(30) % 3, **masks, **more)
 
 
-def typed() -> HeteroData:
+def hetero_data() -> HeteroData:
     """One type of nodes and one of edges, with everything that `data_of` has."""
     hetero, flat = HeteroData(), data_of()
     for name in ("x", "y", "train_mask", "val_mask", "test_mask"):
@@ -33,10 +33,10 @@ def typed() -> HeteroData:
 
 
 def test_hetero_data_of_one_type_is_the_data_without_types() -> None:
-    one, other = Graph.of(typed()), Graph.from_pyg(data_of())
+    first, second = Graph.of(hetero_data()), Graph.from_pyg(data_of())
     for name in ("features", "labels", "split", "edge_positions"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    np.testing.assert_array_equal(one.csc.indices, other.csc.indices)
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+    np.testing.assert_array_equal(first.csc.indices, second.csc.indices)
 
 
 def several(**widths: int) -> HeteroData:
@@ -67,8 +67,8 @@ def test_hetero_data_of_several_types_are_ranges_of_nodes_and_relations() -> Non
     assert graph.split.tolist() == [0] * 3 + [1 + i % 3 for i in range(30)] + [0] * 2
     flat = hetero.to_homogeneous()
     dst = np.repeat(np.arange(35), np.diff(graph.csc.indptr))
-    found = sorted(zip(graph.csc.indices.tolist(), dst.tolist(), graph.edge_types.tolist(), strict=True))
-    assert found == sorted(zip(*flat.edge_index.tolist(), flat.edge_type.tolist(), strict=True))
+    actual = sorted(zip(graph.csc.indices.tolist(), dst.tolist(), graph.edge_types.tolist(), strict=True))
+    assert actual == sorted(zip(*flat.edge_index.tolist(), flat.edge_type.tolist(), strict=True))
     again = Graph.from_pyg(flat)
     np.testing.assert_array_equal(again.edge_types, graph.edge_types)
     assert [count for _, count in again.node_types] == [3, 30, 2]
@@ -138,16 +138,16 @@ def test_a_split_without_labels_is_refused() -> None:
     masks = r"data\.test_mask, data\.train_mask, data\.val_mask"
     with pytest.raises(UserError, match=rf"data\.y is missing, but 30 nodes are in a split: add it, or remove {masks}"):
         Graph.of(data)
-    typed = HeteroData()
-    typed["paper"].num_nodes = 3
-    typed["paper", "about", "subject"].edge_index = torch.tensor([[0], [1]])
-    typed["subject"].num_nodes = 2
-    typed["paper"].train_mask = torch.ones(3).bool()
-    typed["paper", "cites", "paper"].edge_index = torch.tensor([[0], [1]])
+    hetero_data = HeteroData()
+    hetero_data["paper"].num_nodes = 3
+    hetero_data["paper", "about", "subject"].edge_index = torch.tensor([[0], [1]])
+    hetero_data["subject"].num_nodes = 2
+    hetero_data["paper"].train_mask = torch.ones(3).bool()
+    hetero_data["paper", "cites", "paper"].edge_index = torch.tensor([[0], [1]])
     with pytest.raises(
         UserError, match=r"data\['paper'\]\.y is missing, but 3 nodes are in a split: add it, or remove"
     ):
-        Graph.of(typed)
+        Graph.of(hetero_data)
 
 
 def test_typed_data_without_labels_or_with_sets_of_classes_are_read() -> None:
@@ -206,8 +206,8 @@ def test_random_link_splits_of_a_relation_keep_the_edges_to_predict(split_labels
     held = np.concatenate([graph.val_edges, graph.test_edges])
     dst = np.repeat(np.arange(24), np.diff(graph.csc.indptr))
     buys = graph.edge_types == 0
-    trained = np.stack([graph.csc.indices[buys], dst[buys]], 1)
-    assert pairs(trained - starts) | pairs(held - starts) == pairs(data["user", "buys", "item"].edge_index.T)
+    trained_run = np.stack([graph.csc.indices[buys], dst[buys]], 1)
+    assert pairs(trained_run - starts) | pairs(held - starts) == pairs(data["user", "buys", "item"].edge_index.T)
     prepared, links = LinkPrediction(relation="user-buys-item").prepare(graph)
     assert links.given
     assert links.relation.hidden == (0, 1)
@@ -259,10 +259,10 @@ def test_attributes_without_a_meaning_are_named_in_one_warning() -> None:
     extra = {"edge_time": torch.zeros(5), "train_pos_edge": torch.zeros(2, 5), "title": ["a"] * 30}
     with pytest.warns(
         UserWarning, match="ignores unknown attributes: data.edge_time, data.title, data.train_pos_edge$"
-    ) as told:
+    ) as message:
         Graph.from_pyg(data_of(**extra))
-    assert len(told) == 1
-    assert told[0].filename == __file__
+    assert len(message) == 1
+    assert message[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         graph = Graph.from_pyg(data_of(pos=torch.zeros(30, 2), edge_type=torch.zeros(5)))

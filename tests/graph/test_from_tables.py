@@ -56,9 +56,9 @@ def test_columns_may_have_any_name_and_be_chosen(frame: Frame) -> None:
     np.testing.assert_array_equal(rows.features, np.eye(2))
     of_edges = Graph.from_tables(edges, nodes, **named)
     assert (of_edges.edge_feature_names, of_edges.edge_category_of) == (("note=r",), ("note",))
-    both = Graph.from_tables(edges, nodes, **named, edge_features=[])
-    assert (both.feature_names, both.category_of) == (("a", "note=p", "note=q"), ("", "note", "note"))
-    np.testing.assert_array_equal(both.features, [[1, 1, 0], [2, 0, 1]])
+    full_graph = Graph.from_tables(edges, nodes, **named, edge_features=[])
+    assert (full_graph.feature_names, full_graph.category_of) == (("a", "note=p", "note=q"), ("", "note", "note"))
+    np.testing.assert_array_equal(full_graph.features, [[1, 1, 0], [2, 0, 1]])
 
 
 @pytest.mark.parametrize("frame", FRAMES)

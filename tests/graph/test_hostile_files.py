@@ -65,7 +65,7 @@ def spoil_bytes(random: Random, path: Path) -> None:
 
 def arrays(random: Random) -> dict[str, Any]:
     ends = np.sort(np.array([random.randrange(NUM_EDGES) for _ in range(NUM_NODES - 1)] + [NUM_EDGES]))
-    made = {
+    array = {
         "indptr": np.concatenate([[0], ends]),
         "indices": np.array([random.randrange(NUM_NODES) for _ in range(NUM_EDGES)]),
         "weight": np.ones(NUM_EDGES),
@@ -74,10 +74,10 @@ def arrays(random: Random) -> dict[str, Any]:
         "train_mask": np.arange(NUM_NODES) < 3,
     }
     if random.random() < 0.3:
-        del made["x"]
-        made |= {"x_indptr": np.arange(NUM_NODES + 1), "x_indices": np.zeros(NUM_NODES, np.int64)}
-        made |= {"x_shape": np.array([NUM_NODES, 2]), "x_data": np.ones(NUM_NODES)}
-    return made
+        del array["x"]
+        array |= {"x_indptr": np.arange(NUM_NODES + 1), "x_indices": np.zeros(NUM_NODES, np.int64)}
+        array |= {"x_shape": np.array([NUM_NODES, 2]), "x_data": np.ones(NUM_NODES)}
+    return array
 
 
 def npz(random: Random, folder: Path) -> None:
@@ -161,12 +161,12 @@ def graph_saint(random: Random, folder: Path) -> None:
 def saved_graph() -> Path:
     """Saves a graph that cases copy."""
     folder = Path(tempfile.mkdtemp())
-    given = arrays(Random(1))
-    csc = {"indptr": given["indptr"], "indices": given["indices"]}
+    values = arrays(Random(1))
+    csc = {"indptr": values["indptr"], "indices": values["indices"]}
     destination = np.repeat(np.arange(NUM_NODES), np.diff(csc["indptr"]))
-    Graph.from_edges(csc["indices"], destination, NUM_NODES, features=np.zeros((NUM_NODES, 2)), labels=given["y"]).save(
-        folder / "graph"
-    )
+    Graph.from_edges(
+        csc["indices"], destination, NUM_NODES, features=np.zeros((NUM_NODES, 2)), labels=values["y"]
+    ).save(folder / "graph")
     return folder / "graph"
 
 
@@ -187,14 +187,14 @@ def saved(random: Random, folder: Path) -> None:
 
 
 def from_edges(random: Random, folder: Path) -> None:
-    given = arrays(random)
+    values = arrays(random)
     columns = {
-        "src": given["indices"],
-        "dst": given["indices"][::-1].copy(),
+        "src": values["indices"],
+        "dst": values["indices"][::-1].copy(),
         "features": np.zeros((NUM_NODES, 2)),
-        "labels": given["y"],
+        "labels": values["y"],
         "split": np.zeros(NUM_NODES, np.int64),
-        "weight": given["weight"],
+        "weight": values["weight"],
         "edge_features": np.zeros((NUM_EDGES, 2)),
         "edge_types": np.zeros(NUM_EDGES, np.int64),
     }

@@ -92,7 +92,7 @@ def outcome(reader: Reader, edges: Columns, nodes: Columns | None, folder: Path)
             return "refused" if "\n" not in str(error) else error
 
 
-def expected(edges: Columns, nodes: Columns | None) -> Any:
+def read_plainly(edges: Columns, nodes: Columns | None) -> Any:
     """What text means: blanks around it do not count, and nothing else is alike."""
 
     def clean(word: str) -> str:
@@ -106,8 +106,8 @@ def expected(edges: Columns, nodes: Columns | None) -> Any:
         ids = [clean(word) for word in words]
     except UserError:
         return "refused"
-    known = len({*ids}) == len(ids) and all({*pair} <= {*ids} for pair in pairs)
-    return pairs if known else "refused"
+    is_known = len({*ids}) == len(ids) and all({*pair} <= {*ids} for pair in pairs)
+    return pairs if is_known else "refused"
 
 
 @pytest.mark.slow
@@ -118,11 +118,11 @@ def test_text_ids_mean_the_same_to_every_reader(reader: str, seed: int, tmp_path
     for number in range(8):
         pool = random.sample(ODD, random.choice([3, 4, 6]))
         if random.random() < 0.5:
-            pool = [word for word in pool if expected({"src": [word], "dst": [word]}, None) != "refused"] + ["b"]
+            pool = [word for word in pool if read_plainly({"src": [word], "dst": [word]}, None) != "refused"] + ["b"]
         count = random.randrange(1, 5)
         edges = {name: random.choices(pool, k=count) for name in ("src", "dst")}
         nodes = {"id": pool, "x": [1.0] * len(pool)}
-        right = expected(edges, nodes)
+        right = read_plainly(edges, nodes)
         assert outcome(READERS[reader], edges, nodes, tmp_path / str(number)) == right, (edges, nodes)
 
 
@@ -133,11 +133,14 @@ def test_text_ends_name_the_nodes_or_are_refused(reader: str, seed: int, tmp_pat
     for number in range(8):
         pool = [word for word in random.sample(ODD, random.choice([2, 3, 5])) if word != "-3"]
         edges = {name: random.choices(pool, k=3) for name in ("src", "dst")}
-        right, found = expected(edges, None), outcome((FRAMES | FILES)[reader], edges, None, tmp_path / str(number))
+        right, actual = (
+            read_plainly(edges, None),
+            outcome((FRAMES | FILES)[reader], edges, None, tmp_path / str(number)),
+        )
         of_numbers = reader in ("csv", "csv.gz") and any(
             word.strip().isdigit() for word in (*edges["src"], *edges["dst"])
         )
-        assert found == right or (of_numbers and found == "refused"), (edges, found, right)
+        assert actual == right or (of_numbers and actual == "refused"), (edges, actual, right)
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -168,17 +171,17 @@ def test_ids_that_would_merge_are_refused_by_row(
 @pytest.mark.parametrize("reader", READERS)
 def test_unsigned_numbers_of_64_bits_are_text_or_refused(reader: str, tmp_path: Path) -> None:
     large = {"id": np.array([2**63, 2], np.uint64), "x": [0.5, 2.5]}
-    found = outcome(READERS[reader], {"src": ["2"], "dst": ["2"]}, large, tmp_path / "data")  # type: ignore[arg-type]
-    assert found == ([("2", "2")] if "csv" in reader else "refused")
+    actual = outcome(READERS[reader], {"src": ["2"], "dst": ["2"]}, large, tmp_path / "data")  # type: ignore[arg-type]
+    assert actual == ([("2", "2")] if "csv" in reader else "refused")
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_floating_point_ids_are_read_exactly_or_refused(reader: str, tmp_path: Path) -> None:
     ids = [MAX_EXACT - 1, MAX_EXACT]
     ends = [float(each) for each in ids]
-    found = outcome(READERS[reader], {"src": ends, "dst": ends[::-1]}, {"id": ids, "x": [0.5, 2.5]}, tmp_path / "data")
-    assert found in ("refused", [(str(ids[0]), str(ids[1])), (str(ids[1]), str(ids[0]))])
-    assert found != "refused" or "csv" in reader  # whose writer spells 9.007e+15
+    actual = outcome(READERS[reader], {"src": ends, "dst": ends[::-1]}, {"id": ids, "x": [0.5, 2.5]}, tmp_path / "data")
+    assert actual in ("refused", [(str(ids[0]), str(ids[1])), (str(ids[1]), str(ids[0]))])
+    assert actual != "refused" or "csv" in reader  # whose writer spells 9.007e+15
 
 
 @pytest.mark.slow
@@ -282,12 +285,12 @@ def test_whole_numbers_are_those_that_python_spells_so() -> None:
     random = Random(0)
     for _ in range(3000):
         text = "".join(random.choices("0012-+ .x", k=random.randrange(1, 5)))
-        found = whole_numbers(pa.array([text]))
+        actual = whole_numbers(pa.array([text]))
         try:
             is_whole = str(int(text)) == text.strip()
         except ValueError:
             is_whole = False
-        assert (found is not None) == is_whole, text
+        assert (actual is not None) == is_whole, text
     assert narrow_text(pa.chunked_array([["-9223372036854775808", "9223372036854775807"]])).type == pa.int64()
     assert narrow_text(pa.chunked_array([["9223372036854775808"]])).type == pa.string()
     assert narrow_text(pa.chunked_array([["1.0", "20.00"]])).to_pylist() == [1, 20]
@@ -319,12 +322,12 @@ def test_nodes_of_networkx_that_are_text_mean_the_same(seed: int) -> None:
     for _ in range(30):
         pool = random.sample(ODD, random.choice([2, 4, 6]))
         pairs = [tuple(random.choices(pool, k=2)) for _ in range(3)]
-        given = nx.MultiDiGraph()
-        given.add_nodes_from(pool)
-        given.add_edges_from(pairs)
+        source_graph = nx.MultiDiGraph()
+        source_graph.add_nodes_from(pool)
+        source_graph.add_edges_from(pairs)
         try:
-            found: Any = sorted(edges_of(Graph.from_networkx(given)))
+            actual: Any = sorted(edges_of(Graph.from_networkx(source_graph)))
         except UserError:
-            found = "refused"
-        right = expected({"src": [u for u, _ in pairs], "dst": [v for _, v in pairs]}, {"id": pool})
-        assert found == (right if right == "refused" else sorted(right)), pool
+            actual = "refused"
+        right = read_plainly({"src": [u for u, _ in pairs], "dst": [v for _, v in pairs]}, {"id": pool})
+        assert actual == (right if right == "refused" else sorted(right)), pool

@@ -51,9 +51,9 @@ NAN = float("nan")
 def test_fifty_values_or_dense_numbers_of_ten_nodes_each_are_classes(values: np.ndarray, are_numbers: bool) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        settled = settle_labels(values)
-    assert (settled.dtype.kind == "f") == are_numbers == bool(caught)
-    assert settled.tolist() == values.tolist()
+        run_settings = settle_labels(values)
+    assert (run_settings.dtype.kind == "f") == are_numbers == bool(caught)
+    assert run_settings.tolist() == values.tolist()
     if are_numbers:
         assert "task=regression" in str(caught[0].message)
         assert "task=node_classification" in str(caught[0].message)

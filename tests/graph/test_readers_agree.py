@@ -63,8 +63,8 @@ class Tables:
     def without(self, column: str) -> Tables:
         """Returns the tables without an optional column."""
         table, _, name = column.partition(".")
-        rest = {key: cells for key, cells in getattr(self, table).items() if key != name}
-        return replace(self, **{table: rest})
+        remainder = {key: cells for key, cells in getattr(self, table).items() if key != name}
+        return replace(self, **{table: remainder})
 
 
 # Kinds of columns: what the cells are drawn from, and the type in Arrow. A kind that is
@@ -370,7 +370,7 @@ def outcome(reader: str, given: Tables) -> dict[str, Any] | None:
     A column that is refused is left out, and the rest is read again, because readers
     look at columns in different orders. A refusal of ids ends this.
     """
-    refused: list[tuple[str, str]] = []
+    errors: list[tuple[str, str]] = []
     while True:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -380,23 +380,23 @@ def outcome(reader: str, given: Tables) -> dict[str, Any] | None:
                 column, reason = _refused(str(error))
                 if column not in given.optional:
                     return {"refused": ["ids"]}
-                given, refused = given.without(column), [*refused, (column, reason)]
+                given, errors = given.without(column), [*errors, (column, reason)]
                 continue
-            return None if graph is None else {"refused": sorted(refused), **_plain(graph, reader)}
+            return None if graph is None else {"refused": sorted(errors), **_plain(graph, reader)}
 
 
 def _refused(message: str) -> tuple[str, str]:
     """Returns the column that a message names, and why it is refused."""
-    named = re.search(r"(?:column|attribute) '([^']*)'(.*)", message)
-    if named is None:
+    match = re.search(r"(?:column|attribute) '([^']*)'(.*)", message)
+    if match is None:
         return "", message
-    table = "edges" if re.search(r"\bedges\b", message[: named.start()]) else "nodes"
-    reason = re.split(r": (?:edge_)?features=|: dataset\.ignore=| \(also |; (?:edges|nodes)\b", named[2])[
+    table = "edges" if re.search(r"\bedges\b", message[: match.start()]) else "nodes"
+    reason = re.split(r": (?:edge_)?features=|: dataset\.ignore=| \(also |; (?:edges|nodes)\b", match[2])[
         0
     ]  # one column at a time
     if table == "edges":  # rows without the cell, which a CSV does not have for a missing value
         reason = re.sub(r"row \d+: (?!is )\S+", "row", re.sub(r"row \d+: is", "row is", reason))
-    return f"{table}.{named[1]}", reason.replace("large_string", "string")
+    return f"{table}.{match[1]}", reason.replace("large_string", "string")
 
 
 def _labels(graph: Graph) -> tuple[str, str]:
@@ -429,14 +429,14 @@ def _without_reasons(refused: Any) -> Any:
 
 def disagreements(given: Tables) -> list[str]:
     """Describes where readers do not agree with arrow's."""
-    expected, lines = outcome("arrow", given), []
-    assert expected is not None
+    reference, lines = outcome("arrow", given), []
+    assert reference is not None
     for reader in READERS:
-        found = outcome(reader, given)
-        for name in found or ():
-            assert found is not None
+        actual = outcome(reader, given)
+        for name in actual or ():
+            assert actual is not None
             is_refusal = reader == "networkx" and name == "refused"
-            values = [_without_reasons(each) if is_refusal else each for each in (found[name], expected.get(name))]
+            values = [_without_reasons(each) if is_refusal else each for each in (actual[name], reference.get(name))]
             if values[0] != values[1]:
                 lines.append(f"{reader}: {name} is {values[0]}, and {values[1]} of arrow")
                 break

@@ -29,7 +29,7 @@ def tables(*widths: int | None) -> list[Any]:
     return [None if width is None else rng.normal(size=(count, width)).astype(np.float32) for count, width in pairs]
 
 
-def typed(*widths: int | None) -> Graph:
+def make_typed_graph(*widths: int | None) -> Graph:
     features, packed = pack_tables(tables(*widths), COUNTS)
     return Graph.from_edges(
         [0, 1, 4],
@@ -46,14 +46,14 @@ def typed(*widths: int | None) -> Graph:
 
 @pytest.mark.parametrize("widths", [(2, 5, 3), (4, 4, 4), (2, None, 3), (4, 4, None), (0, 2, 2)])
 def test_the_rows_of_each_type_are_found_in_its_columns(widths: tuple[int | None, ...]) -> None:
-    graph = typed(*widths)
+    graph = make_typed_graph(*widths)
     rows = np.asarray(graph.features)
     schema = graph.schema
     assert schema.feature_tables is not None
-    for (name, count), table, expected in zip(schema.node_types, schema.feature_tables, tables(*widths), strict=True):
-        placeholder = np.ones((count, 1)) if expected is None else expected
+    for (name, count), table, reference in zip(schema.node_types, schema.feature_tables, tables(*widths), strict=True):
+        placeholder = np.ones((count, 1)) if reference is None else reference
         np.testing.assert_array_equal(rows[schema.nodes(name), table.columns], placeholder)
-        assert table.kind == ("none" if expected is None else "dense")
+        assert table.kind == ("none" if reference is None else "dense")
     shared = len(set(widths)) == 1
     assert isinstance(graph.features, SparseFeatures) != shared
     assert rows.shape[1] == (widths[0] if shared else sum(1 if width is None else width for width in widths))
@@ -76,7 +76,7 @@ def test_a_graph_of_one_type_is_the_plain_case() -> None:
 
 @pytest.mark.parametrize("widths", [(2, None, 3), (4, 4, 4)])
 def test_folders_and_parts_keep_the_schema(widths: tuple[int | None, ...], tmp_path: Path) -> None:
-    graph = typed(*widths)
+    graph = make_typed_graph(*widths)
     graph.save(tmp_path / "graph")
     assert Graph.load(tmp_path / "graph").schema == graph.schema
     assert Graph.trusted(tmp_path / "graph").schema == graph.schema
@@ -96,12 +96,12 @@ CHANGES: dict[str, tuple[Callable[[Graph], Graph], bool, bool]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_tables_and_relations_that_no_longer_hold_are_dropped(change: str) -> None:
     changed, keeps_tables, keeps_relations = CHANGES[change]
-    graph = changed(typed(2, None, 3))
+    graph = changed(make_typed_graph(2, None, 3))
     assert (graph.feature_tables is not None, graph.relations is not None) == (keeps_tables, keeps_relations)
 
 
 def test_learned_rows_are_tables_without_columns() -> None:
-    assert with_inputs(typed(2, None, 3), "learned").feature_tables == (FeatureTable("learned", 0),) * 3
+    assert with_inputs(make_typed_graph(2, None, 3), "learned").feature_tables == (FeatureTable("learned", 0),) * 3
 
 
 @pytest.mark.parametrize(("kind", "width"), [("dence", 3), ("learned", 3), ("none", 2), ("dense", -1)])
@@ -113,14 +113,14 @@ def test_a_forged_table_is_refused(kind: Any, width: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("inputs", "symmetrize"), [("features", False), ("learned", True), ("degree", False)])
 def test_an_import_and_a_partition_keep_the_same_schema(inputs: str, symmetrize: bool, tmp_path: Path) -> None:
-    graph = typed(4, 4, 4)
+    graph = make_typed_graph(4, 4, 4)
     split = np.arange(9, dtype=np.int8) % 3
     replace(graph, labels=np.arange(9) % 2, split=split).save(tmp_path / "graph")
     keys = ["dataset=saved", f"dataset.root={tmp_path}/graph", f"dataset.symmetrize={symmetrize}".lower()]
     stores = [tmp_path / job for job in ("import", "partition")]
     for store in stores:
-        asked = [*keys, "workers=2", f"inputs={inputs}", "strategy=individual_sample", "model=rgcn"]
-        assert main([f"job={store.name}", *asked, f"output={store}"]) == 0
+        names = [*keys, "workers=2", f"inputs={inputs}", "strategy=individual_sample", "model=rgcn"]
+        assert main([f"job={store.name}", *names, f"output={store}"]) == 0
     again = tmp_path / "again"
     assert main(["job=import", "dataset=store", f"dataset.root={stores[0]}", "workers=3", f"output={again}"]) == 0
     schemas = [Manifest.load(store).types for store in (*stores, again)]

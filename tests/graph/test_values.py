@@ -57,14 +57,14 @@ def write(folder: Path, form: str, nodes: Columns, edges: Columns) -> EdgeFolder
     return folder
 
 
-def loaded(form: str) -> Reader:
+def loader(form: str) -> Reader:
     def read(folder: Path, nodes: Columns, edges: Columns, options: dict[str, Any]) -> Graph:
         return EdgeFolder(str(write(folder, form, nodes, edges)), symmetrize=False, **options).load()
 
     return read
 
 
-def imported(form: str) -> Reader:
+def importer(form: str) -> Reader:
     def read(folder: Path, nodes: Columns, edges: Columns, options: dict[str, Any]) -> Graph:
         pieces = in_pieces(EdgeFolder(str(write(folder, form, nodes, edges)), symmetrize=False, **options))
         room, journal = Room(1 << 26, 1, bucket=7), Journal(folder, "asked")
@@ -80,10 +80,10 @@ READERS = {
     "polars": frames(lambda columns: pl.DataFrame(columns, strict=False)),
     "arrow": frames(pa.table),
     "networkx": networkx,
-    "csv": loaded("csv"),
-    "parquet": loaded("parquet"),
-    "import of csv": imported("csv"),
-    "import of parquet": imported("parquet"),
+    "csv": loader("csv"),
+    "parquet": loader("parquet"),
+    "import of csv": importer("csv"),
+    "import of parquet": importer("parquet"),
 }
 every_reader = pytest.mark.parametrize("reader", READERS)
 
@@ -115,12 +115,12 @@ NUMBERS: Columns = {
 @every_reader
 def test_numbers_are_exact_until_they_are_scaled(reader: str, tmp_path: Path) -> None:
     numbers = {name: column for name, column in NUMBERS.items() if name != "lists" or "csv" not in reader}
-    expected = np.column_stack(list(numbers.values()))
+    reference = np.column_stack(list(numbers.values()))
     graph = read(reader, tmp_path, numbers, numbers)
-    assert graph.features.tolist() == expected.tolist()
+    assert graph.features.tolist() == reference.tolist()
     assert graph.edge_features is not None
     assert graph.edge_positions is not None
-    assert graph.edge_features[np.argsort(graph.edge_positions)].tolist() == expected.tolist()
+    assert graph.edge_features[np.argsort(graph.edge_positions)].tolist() == reference.tolist()
 
 
 @every_reader
@@ -176,11 +176,11 @@ def test_text_that_spells_numbers_or_dates_is_read_as_these(reader: str, tmp_pat
     columns = {name: cells for name, (cells, _) in SPELT.items()}
     graph = read(reader, tmp_path, columns, columns)
     assert graph.feature_names == graph.edge_feature_names == tuple(SPELT)
-    expected = np.column_stack([numbers for _, numbers in SPELT.values()])
-    np.testing.assert_allclose(graph.features, expected, rtol=1e-15)
+    reference = np.column_stack([numbers for _, numbers in SPELT.values()])
+    np.testing.assert_allclose(graph.features, reference, rtol=1e-15)
     assert graph.edge_features is not None
     assert graph.edge_positions is not None
-    np.testing.assert_allclose(graph.edge_features[np.argsort(graph.edge_positions)], expected, rtol=1e-15)
+    np.testing.assert_allclose(graph.edge_features[np.argsort(graph.edge_positions)], reference, rtol=1e-15)
     assert graph.category_of is graph.edge_category_of is None
 
 
@@ -403,9 +403,9 @@ def test_a_warning_names_what_is_read_as_something_else() -> None:
     nodes = pd.DataFrame({"id": [0, 1], "cost": ["$1", "$2"], "joined": ["2026-01-01", "2026-01-02"], "age": [1, 2]})
     with pytest.warns(
         UserWarning, match=r"^nodes: reads 'cost' \(\$1\) as numbers, 'joined' \(2026-01-01\) as seconds"
-    ) as told:
+    ) as message:
         Graph.from_tables(pd.DataFrame({"src": [0], "dst": [1]}), nodes)
-    assert len(told) == 1
+    assert len(message) == 1
 
 
 @pytest.mark.parametrize("reader", ["pandas", "csv", "import of csv"])

@@ -168,7 +168,7 @@ def test_where_nobody_waits_a_rank_stops_alone_at_a_gradient_that_is_not_finite(
     keys: dict[str, Any] = {"sync": SERVER | {"mode": "async"}, "strategy": strategy}
     if strategy == "individual_sample":
         keys["sampler"] = {"name": "neighbor", "fanouts": [5]}
-    told = test_on_nan.stopped(tmp_path / "run", test_on_nan.Net([2]), **keys)
+    told = test_on_nan.stop_message(tmp_path / "run", test_on_nan.Net([2]), **keys)
     assert told.startswith("trainer.on_nan=stop: loss or gradient of step 3 (epoch 2) is not finite on rank")
 
 

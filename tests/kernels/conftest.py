@@ -6,7 +6,7 @@ from gnnkit.kernels import products
 
 
 @pytest.fixture
-def computed(monkeypatch):
+def product_shapes(monkeypatch):
     """Lets any processor ask oneDNN, and lists the shapes of its products."""
     shapes = []
     original = products._by_onednn

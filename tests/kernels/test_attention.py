@@ -78,55 +78,55 @@ def test_one_pass_equals_steps(num_nodes: int, num_edges: int, heads: int) -> No
     edges = make_edges(num_nodes, num_edges)
     for width in (1, 16, 33):
         for p, of_edges in ((0.0, False), (0.6, False), (0.3, True)):
-            given, how = inputs(edges, heads, width, of_edges, torch.float64), weighing(edges, p)
-            found, expected = attend(edges, *given, how), step_by_step(edges, *given, how)  # type: ignore[arg-type]
-            error = largest_error([found, *gradients(found, given)], [expected, *gradients(expected, given)])
+            tensors, how = inputs(edges, heads, width, of_edges, torch.float64), weighing(edges, p)
+            actual, reference = attend(edges, *tensors, how), step_by_step(edges, *tensors, how)  # type: ignore[arg-type]
+            error = largest_error([actual, *gradients(actual, tensors)], [reference, *gradients(reference, tensors)])
             assert error <= 1e-10
             with torch.no_grad():
-                assert torch.equal(attend(edges, *given, how), found)  # type: ignore[arg-type]
+                assert torch.equal(attend(edges, *tensors, how), actual)  # type: ignore[arg-type]
 
 
 def test_float32_is_as_near_to_float64_as_its_digits() -> None:
     edges = make_edges(40, 300)
-    given, how = inputs(edges, 8, 16, True, torch.float32), weighing(edges, 0.5)
-    wide = [None if x is None else x.detach().double().requires_grad_() for x in given]
-    found, expected = attend(edges, *given, how), attend(edges, *wide, how)  # type: ignore[arg-type]
-    assert found.dtype == torch.float32
-    assert largest_error([found, *gradients(found, given)], [expected, *gradients(expected, wide)]) <= 1e-5
+    tensors, how = inputs(edges, 8, 16, True, torch.float32), weighing(edges, 0.5)
+    wide = [None if x is None else x.detach().double().requires_grad_() for x in tensors]
+    actual, reference = attend(edges, *tensors, how), attend(edges, *wide, how)  # type: ignore[arg-type]
+    assert actual.dtype == torch.float32
+    assert largest_error([actual, *gradients(actual, tensors)], [reference, *gradients(reference, wide)]) <= 1e-5
 
 
 @pytest.mark.slow
 def test_gradients_are_those_of_small_differences() -> None:
     edges = make_edges(5, 12)
-    given, how = inputs(edges, 2, 3, True, torch.float64), weighing(edges, 0.4)
-    assert torch.autograd.gradcheck(lambda *x: attend(edges, *x, how), given)
+    tensors, how = inputs(edges, 2, 3, True, torch.float64), weighing(edges, 0.4)
+    assert torch.autograd.gradcheck(lambda *x: attend(edges, *x, how), tensors)
 
 
 @pytest.mark.slow
 def test_bits_do_not_depend_on_threads() -> None:
     edges = make_edges(3000, 60_000)
-    given, how = inputs(edges, 8, 16, True, torch.float32), weighing(edges, 0.4)
+    tensors, how = inputs(edges, 8, 16, True, torch.float32), weighing(edges, 0.4)
     before, results = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            z = attend(edges, *given, how)  # type: ignore[arg-type]
-            results.append([z, *gradients(z, given)])
+            z = attend(edges, *tensors, how)  # type: ignore[arg-type]
+            results.append([z, *gradients(z, tensors)])
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
+    assert all(torch.equal(a, b) for result in results[1:] for a, b in zip(results[0], result, strict=True))
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_numbers_that_are_none_reach_the_rows_that_read_them(value: float) -> None:
     edges = make_edges(40, 100)
-    given, how = inputs(edges, 3, 4, False, torch.float64), weighing(edges, 0.0)
-    h, source, destination, _ = (None if x is None else x.detach() for x in given)
+    tensors, how = inputs(edges, 3, 4, False, torch.float64), weighing(edges, 0.0)
+    h, source, destination, _ = (None if x is None else x.detach() for x in tensors)
     for rows in (h, source):
         assert rows is not None
         rows[7, 1] = value
-        found = attend(edges, h, source, destination, None, how)  # type: ignore[arg-type]
-        assert torch.equal(found.isnan(), step_by_step(edges, h, source, destination, None, how).isnan())  # type: ignore[arg-type]
+        actual = attend(edges, h, source, destination, None, how)  # type: ignore[arg-type]
+        assert torch.equal(actual.isnan(), step_by_step(edges, h, source, destination, None, how).isnan())  # type: ignore[arg-type]
         rows[7, 1] = 1
 
 
@@ -136,14 +136,14 @@ def test_sources_whose_scores_are_minus_infinity_have_no_weight() -> None:
     assert source is not None
     source[7:9] = -torch.inf
     how = replace(weighing(edges, 0.0), slope=1.0)
-    found = attend(edges, h, source, destination, None, how)  # type: ignore[arg-type]
-    expected = step_by_step(edges, h, source, destination, None, how)  # type: ignore[arg-type]
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
+    actual = attend(edges, h, source, destination, None, how)  # type: ignore[arg-type]
+    reference = step_by_step(edges, h, source, destination, None, how)  # type: ignore[arg-type]
+    torch.testing.assert_close(actual, reference, rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
 def test_autograd_keeps_nothing_for_an_edge() -> None:
     edges = make_edges(40, 5000)
-    given = inputs(edges, 8, 2, False, torch.float64)
+    tensors = inputs(edges, 8, 2, False, torch.float64)
     kept: list[int] = []
 
     def note(x: Tensor) -> Tensor:
@@ -151,5 +151,5 @@ def test_autograd_keeps_nothing_for_an_edge() -> None:
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
-        attend(edges, *given, weighing(edges, 0.5))  # type: ignore[arg-type]
+        attend(edges, *tensors, weighing(edges, 0.5))  # type: ignore[arg-type]
     assert max(kept) <= edges.num_src * 8 * 3

@@ -29,23 +29,23 @@ def test_kernels_of_torch_equal_the_native_ones(num_edges: int) -> None:
         torch.testing.assert_close(a.sum(x, Factors(weight)), b.sum(x, Factors(weight)), rtol=1e-12, atol=1e-12)
         nodes = Factors(None, torch.randn(9).double(), torch.randn(9).double())
         torch.testing.assert_close(a.sum(x, nodes, own=0.7), b.sum(x, nodes, own=0.7), rtol=1e-12, atol=1e-12)
-        added, expected = torch.ones(2, 9, 8, dtype=torch.float64)
+        added, reference = torch.ones(2, 9, 8, dtype=torch.float64)
         a.add_sum(x.flatten(1), nodes, added)
-        b.add_sum(x.flatten(1), nodes, expected)
-        torch.testing.assert_close(added, expected, rtol=1e-12, atol=1e-12)
+        b.add_sum(x.flatten(1), nodes, reference)
+        torch.testing.assert_close(added, reference, rtol=1e-12, atol=1e-12)
     rows, wide, one = torch.randn(9, 4).double(), torch.randn(9, 8).double(), weight[:, :1]
-    expected = of_torch.sum_beside(rows, Factors(one))
-    torch.testing.assert_close(native.sum_beside(rows, Factors(one)), expected, rtol=1e-12, atol=1e-12)
-    back, expected = (each.transpose().sum_beside_backward(wide, Factors(one)) for each in (native, of_torch))
-    torch.testing.assert_close(back, expected, rtol=1e-12, atol=1e-12)
+    reference = of_torch.sum_beside(rows, Factors(one))
+    torch.testing.assert_close(native.sum_beside(rows, Factors(one)), reference, rtol=1e-12, atol=1e-12)
+    back, reference = (each.transpose().sum_beside_backward(wide, Factors(one)) for each in (native, of_torch))
+    torch.testing.assert_close(back, reference, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(native.edge_dot(x, grad), of_torch.edge_dot(x, grad), rtol=1e-12, atol=1e-12)
     flat = torch.randint(0, 3, (9, 4)).double()  # with ties
     (values, arg), (same_values, same_arg) = native.max(flat), of_torch.max(flat)
     assert torch.equal(values, same_values)
     assert torch.equal(arg, same_arg)
     back = torch.randn(9, 4, dtype=torch.float64)
-    expected = native.max_backward(back, arg)
-    torch.testing.assert_close(of_torch.max_backward(back, arg), expected, rtol=1e-12, atol=1e-12)
+    reference = native.max_backward(back, arg)
+    torch.testing.assert_close(of_torch.max_backward(back, arg), reference, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.exhaustive
@@ -111,23 +111,23 @@ def random_edges() -> tuple[EdgeKernels, torch.Tensor]:
 def test_sums_of_bfloat16_are_exact_sums_rounded_once(width: int) -> None:
     kernels, weight = random_edges()
     x, grad = torch.randn(40, width).bfloat16(), torch.randn(40, 2 * width).bfloat16()
-    found = {
+    results = {
         "sum": kernels.sum(x),
         "weighted": kernels.sum(x, Factors(weight)),
         "beside": kernels.sum_beside(x, Factors(weight)),
         "backward": kernels.transpose().sum_beside_backward(grad, Factors(weight)),
     }
     x, grad, weight = x.double(), grad.double(), weight.double()
-    expected = {
+    reference = {
         "sum": kernels.sum(x),
         "weighted": kernels.sum(x, Factors(weight)),
         "beside": kernels.sum_beside(x, Factors(weight)),
         "backward": kernels.transpose().sum_beside_backward(grad, Factors(weight)),
     }
-    for name, rows in found.items():
+    for name, rows in results.items():
         assert rows.dtype == torch.bfloat16
         # Half a unit in the last of 8 bits, and errors of sums in float32.
-        torch.testing.assert_close(rows.double(), expected[name], rtol=2**-8, atol=1e-5, msg=name)
+        torch.testing.assert_close(rows.double(), reference[name], rtol=2**-8, atol=1e-5, msg=name)
 
 
 def test_kernels_that_compute_in_float32_serve_bfloat16() -> None:
@@ -135,8 +135,8 @@ def test_kernels_that_compute_in_float32_serve_bfloat16() -> None:
     x, grad = torch.randn(40, 2, 3).bfloat16(), torch.randn(40, 2, 3).bfloat16()
     assert torch.equal(kernels.edge_dot(x, grad), kernels.edge_dot(x.float(), grad.float()))
     rows, slope = x[:, 0], grad[:, 0]
-    (best, arg), (expected, same_arg) = kernels.max(rows), kernels.max(rows.float())
-    assert torch.equal(best.float(), expected)
+    (best, arg), (reference, same_arg) = kernels.max(rows), kernels.max(rows.float())
+    assert torch.equal(best.float(), reference)
     assert torch.equal(arg, same_arg)
     assert torch.equal(kernels.max_backward(slope, arg), kernels.max_backward(slope.float(), arg).bfloat16())
 
@@ -145,15 +145,15 @@ def test_bfloat16_keeps_infinities_and_nan_and_has_the_same_bits_on_any_threads(
     kernels, weight = random_edges()
     x = torch.randn(40, 100).bfloat16()
     x[3, 5], x[4, 6], x[7, 8] = torch.inf, -torch.inf, torch.nan
-    expected, before = kernels.sum_beside(x.float(), Factors(weight)), torch.get_num_threads()
+    reference, before = kernels.sum_beside(x.float(), Factors(weight)), torch.get_num_threads()
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            found = kernels.sum_beside(x, Factors(weight))
-            torch.testing.assert_close(found, expected.bfloat16(), rtol=0, atol=0, equal_nan=True)
+            actual = kernels.sum_beside(x, Factors(weight))
+            torch.testing.assert_close(actual, reference.bfloat16(), rtol=0, atol=0, equal_nan=True)
     finally:
         torch.set_num_threads(before)
-    assert not expected.isfinite().all()
+    assert not reference.isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -33,8 +33,8 @@ class InMemory(RowTable):
 
 def table(n: int, dtype: torch.dtype = torch.float64) -> tuple[InMemory, RowsInPieces, Tensor]:
     x = torch.randn(n, WIDTH, generator=torch.Generator().manual_seed(n), dtype=dtype)
-    found, ids = InMemory(x), torch.randperm(n, generator=torch.Generator().manual_seed(1))
-    return found, RowsInPieces(found, ids.numpy()), x[ids]
+    actual, ids = InMemory(x), torch.randperm(n, generator=torch.Generator().manual_seed(1))
+    return actual, RowsInPieces(actual, ids.numpy()), x[ids]
 
 
 def weight(dtype: torch.dtype, *, turned: bool, k: int = 32) -> Tensor:
@@ -53,8 +53,8 @@ def test_products_and_gradients_are_those_of_all_rows(n: int, turned: bool, monk
     monkeypatch.setattr(pieces, "PIECE", 1)  # pieces are as small as they get
     read, rows, x = table(n)
     w = weight(x.dtype, turned=turned)
-    for got, wanted in zip(answers(rows, w, turned=turned), answers(x, w, turned=turned), strict=True):
-        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-11)
+    for got, reference in zip(answers(rows, w, turned=turned), answers(x, w, turned=turned), strict=True):
+        torch.testing.assert_close(got, reference, rtol=1e-12, atol=1e-11)
     each = [min(CHUNK, n - first) for first in range(0, max(n, 1), CHUNK)]
     assert read.read == [(size, True) for size in each] * 2
 
@@ -64,15 +64,15 @@ def test_products_and_gradients_are_those_of_all_rows(n: int, turned: bool, monk
 @pytest.mark.parametrize("k", [32, 128])
 @pytest.mark.parametrize("n", [CHUNK, CHUNK + 1, 2 * CHUNK + 17])
 def test_onednn_gives_the_bits_of_all_rows(
-    n: int, k: int, turned: bool, computed: list[object], monkeypatch: pytest.MonkeyPatch
+    n: int, k: int, turned: bool, product_shapes: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pieces, "PIECE", 1)
     _, rows, x = table(n, torch.float32)
     w = weight(x.dtype, turned=turned, k=k)
     with fast_products():
-        found, expected = answers(rows, w, turned=turned), answers(x, w, turned=turned)
-    assert computed
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        actual, reference = answers(rows, w, turned=turned), answers(x, w, turned=turned)
+    assert product_shapes
+    assert all(torch.equal(a, b) for a, b in zip(actual, reference, strict=True))
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -80,8 +80,8 @@ def test_one_piece_has_the_bits_of_torch(turned: bool, monkeypatch: pytest.Monke
     monkeypatch.setattr(products, "library", lambda: "torch")
     _, rows, x = table(3000, torch.float32)
     w = weight(x.dtype, turned=turned)
-    found, expected = answers(rows, w, turned=turned), answers(x, w, turned=turned)
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    actual, reference = answers(rows, w, turned=turned), answers(x, w, turned=turned)
+    assert all(torch.equal(a, b) for a, b in zip(actual, reference, strict=True))
 
 
 def test_dropout_is_made_anew_in_each_reading_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,14 +89,14 @@ def test_dropout_is_made_anew_in_each_reading_with_the_same_bits(monkeypatch: py
     n = CHUNK + 100
     _, rows, x = table(n)
     ids = torch.randperm(10 * n)[:n]
-    dropped, expected = rows.dropout(ids, 0.4, 5).dropout(ids, 0.1, 6), dropout(dropout(x, ids, 0.4, 5), ids, 0.1, 6)
+    dropped, reference = rows.dropout(ids, 0.4, 5).dropout(ids, 0.1, 6), dropout(dropout(x, ids, 0.4, 5), ids, 0.1, 6)
     for _ in range(2):
-        assert torch.equal(torch.cat(list(dropped.pieces(count_reads=False))), expected)
+        assert torch.equal(torch.cat(list(dropped.pieces(count_reads=False))), reference)
     first = dropped[: CHUNK + 1]
     assert first.shape == (CHUNK + 1, WIDTH)
-    assert torch.equal(torch.cat(list(first.pieces(count_reads=False))), expected[: CHUNK + 1])
+    assert torch.equal(torch.cat(list(first.pieces(count_reads=False))), reference[: CHUNK + 1])
     some = torch.arange(0, n, 7)
-    assert torch.equal(torch.cat(list(dropped.take(some.numpy()).pieces(count_reads=False))), expected[some])
+    assert torch.equal(torch.cat(list(dropped.take(some.numpy()).pieces(count_reads=False))), reference[some])
     assert dropped[:n] is dropped
     with pytest.raises(IndexError, match="expected a slice of the first rows"):
         dropped[1:3]

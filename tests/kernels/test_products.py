@@ -27,42 +27,42 @@ def operands(n, f, k, dtype=torch.float32):
 
 def run(form, given):
     out = form(*given)
-    used = [each for each in given if each.requires_grad]
-    return [out.detach(), *torch.autograd.grad(out.square().sum(), used, allow_unused=True)]
+    is_used = [each for each in given if each.requires_grad]
+    return [out.detach(), *torch.autograd.grad(out.square().sum(), is_used, allow_unused=True)]
 
 
 @pytest.mark.parametrize(("f", "k"), [(96, 32), (32, 96)])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_products_and_gradients_are_those_of_torch(computed, form, f, k):
+def test_products_and_gradients_are_those_of_torch(product_shapes, form, f, k):
     given = operands(2 * CHUNK + 17, f, k)
-    expected = run(form, given)
+    reference = run(form, given)
     with fast_products():
-        found = run(form, given)
-    for got, wanted in zip(found, expected, strict=True):
+        result = run(form, given)
+    for got, wanted in zip(result, reference, strict=True):
         if wanted is not None:
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
-    assert bool(computed) == (form is not FORMS["by name"])
+    assert bool(product_shapes) == (form is not FORMS["by name"])
 
 
 @pytest.mark.slow
-def test_rows_without_gradient_cost_no_product(computed):
+def test_rows_without_gradient_cost_no_product(product_shapes):
     x, w, b = operands(CHUNK, 64, 64)
     with fast_products():
         torch.addmm(b, x.detach(), w).sum().backward()
-    assert [left[0] for left, _ in computed] == [CHUNK, 64]  # forward, and the weight's gradient
+    assert [left[0] for left, _ in product_shapes] == [CHUNK, 64]  # forward, and the weight's gradient
 
 
-def test_second_gradients_are_those_of_torch(computed):
+def test_second_gradients_are_those_of_torch(product_shapes):
     x, w, _ = operands(CHUNK, 64, 64)
 
     def penalty():
         (rows,) = torch.autograd.grad((x @ w).square().sum(), x, create_graph=True)
         return torch.autograd.grad(rows.square().sum(), w)[0]
 
-    expected = penalty()
+    reference = penalty()
     with fast_products():
-        torch.testing.assert_close(penalty(), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
-    assert computed
+        torch.testing.assert_close(penalty(), reference, rtol=1e-4, atol=1e-5 * float(reference.abs().max()))
+    assert product_shapes
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def test_second_gradients_are_those_of_torch(computed):
     [operands(CHUNK - 1, 64, 64), operands(CHUNK, 64, 64, torch.float64), operands(CHUNK, 64, 64, torch.bfloat16)],
     ids=["small", "float64", "bfloat16"],
 )
-def test_torch_computes_what_onednn_would_not_do_better(computed, given):
+def test_torch_computes_what_onednn_would_not_do_better(product_shapes, given):
     with fast_products():
         run(FORMS["addmm"], given)
-    assert not computed
+    assert not product_shapes
 
 
 @pytest.mark.exhaustive
-def test_autocast_and_transforms_see_the_product(computed):
+def test_autocast_and_transforms_see_the_product(product_shapes):
     x, w, b = operands(4096, 64, 64)
     with fast_products():
         with torch.autocast("cpu", torch.bfloat16):
@@ -87,47 +87,47 @@ def test_autocast_and_transforms_see_the_product(computed):
         with pytest.raises(RuntimeError, match="cannot be multiplied"):
             x @ w[:5]
         assert (x @ w[:, 0]).shape == (4096,)
-    assert not computed
+    assert not product_shapes
 
 
 @pytest.mark.slow
-def test_any_number_of_rows_asks_for_few_programs(computed):
+def test_any_number_of_rows_asks_for_few_programs(product_shapes):
     with fast_products():
         for n in range(CHUNK, 2 * CHUNK, 500):
             run(FORMS["addmm"], operands(n, 64, 32))
-    assert set(computed) == {((CHUNK, 64), (32, 64)), ((CHUNK, 32), (64, 32)), ((32, CHUNK), (64, CHUNK))}
+    assert set(product_shapes) == {((CHUNK, 64), (32, 64)), ((CHUNK, 32), (64, 32)), ((32, CHUNK), (64, CHUNK))}
 
 
-def test_less_precision_is_left_to_torch(computed):
+def test_less_precision_is_left_to_torch(product_shapes):
     torch.set_float32_matmul_precision("medium")
     try:
         with fast_products():
             run(FORMS["addmm"], operands(CHUNK, 64, 64))
     finally:
         torch.set_float32_matmul_precision("highest")
-    assert not computed
+    assert not product_shapes
 
 
-def test_sparse_matrices_are_left_to_torch(computed):
+def test_sparse_matrices_are_left_to_torch(product_shapes):
     x, w, _ = operands(4096, 64, 64)
     rows = torch.relu(x - 2)
     for sparse in (rows.to_sparse_csr(), rows.to_sparse_coo()):
         with fast_products():
             torch.testing.assert_close(sparse @ w, rows @ w)
-            computed.clear()
+            product_shapes.clear()
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_modules_of_users_are_served(computed):
+def test_modules_of_users_are_served(product_shapes):
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     with fast_products():
         model(torch.randn(4096, 64)).sum().backward()
-    assert len(computed) > 4
+    assert len(product_shapes) > 4
 
 
 def test_the_processor_chooses(monkeypatch, tmp_path):
-    def chosen(vendor, capability):
+    def choose_library(vendor, capability):
         path = tmp_path / "cpuinfo"
         path.write_text(f"vendor_id\t: {vendor}\n")
         monkeypatch.setattr(products, "_PROCESSOR", path)
@@ -135,9 +135,9 @@ def test_the_processor_chooses(monkeypatch, tmp_path):
         products.library.cache_clear()
         return products.library()
 
-    assert chosen("AuthenticAMD", "AVX512") == "oneDNN"
-    assert chosen("AuthenticAMD", "AVX2") == "torch"
-    assert chosen("GenuineIntel", "AVX512") == "torch"
+    assert choose_library("AuthenticAMD", "AVX512") == "oneDNN"
+    assert choose_library("AuthenticAMD", "AVX2") == "torch"
+    assert choose_library("GenuineIntel", "AVX512") == "torch"
     monkeypatch.undo()
     products.library.cache_clear()
 
@@ -148,14 +148,14 @@ def test_without_instructions_for_bfloat16_products_are_computed_in_float32_and_
     given = operands(CHUNK + 17, 96, 32)
     with torch.autocast("cpu", torch.bfloat16), fast_products():
         out = form(*given)
-        found = torch.autograd.grad(out.float().square().sum(), given, allow_unused=True)
+        actual = torch.autograd.grad(out.float().square().sum(), given, allow_unused=True)
     assert "_Rounded" in out.grad_fn.name()
     exact = [each.detach().bfloat16().double().requires_grad_() for each in given]
-    wanted = form(*exact)
+    target = form(*exact)
     assert out.dtype == torch.bfloat16
-    torch.testing.assert_close(out.double(), wanted, rtol=2**-8, atol=1e-4)  # half of the last place
-    expected = torch.autograd.grad(wanted.square().sum(), exact, allow_unused=True)
-    for got, true, one in zip(found, expected, given, strict=True):
+    torch.testing.assert_close(out.double(), target, rtol=2**-8, atol=1e-4)  # half of the last place
+    reference = torch.autograd.grad(target.square().sum(), exact, allow_unused=True)
+    for got, true, one in zip(actual, reference, given, strict=True):
         assert (got is None) == (true is None)
         if got is not None:
             assert got.dtype == one.dtype

@@ -27,7 +27,7 @@ TOLERANCE = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 2**-7, t
 F64 = torch.float64
 
 
-def held(name: str) -> CSC:
+def make_edges(name: str) -> CSC:
     """Edges from 13 rows into 9, of which row 3 and the last rows have none."""
     rng = np.random.default_rng(7)
     if name == "no edges":
@@ -42,7 +42,7 @@ def held(name: str) -> CSC:
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> Any:
+def triton_module() -> Any:
     """A second copy of the module of kernels, which Triton's interpreter runs.
 
     Triton decides as it is imported, so it is imported anew, and the copy in use put
@@ -72,21 +72,21 @@ Pair = tuple[EdgeKernels, EdgeKernels]
 
 
 @pytest.fixture
-def pair(kind: str, interpreted: Any, monkeypatch: pytest.MonkeyPatch) -> Pair:
+def pair(kind: str, triton_module: Any, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """The native kernels and those of Triton over the same edges, in narrow tiles.
 
     A result of 18 columns has several tiles along both sides. The last are not full.
     """
     if kind == "in pieces":
-        monkeypatch.setattr(interpreted, "LONG", 4)
-    of_triton = interpreted.TritonKernels.of_csc(held(kind), CPU)
-    native = EdgeKernels.of(held(kind), CPU)
+        monkeypatch.setattr(triton_module, "LONG", 4)
+    of_triton = triton_module.TritonKernels.of_csc(make_edges(kind), CPU)
+    native = EdgeKernels.of(make_edges(kind), CPU)
     assert isinstance(native, NativeKernels)
     assert (of_triton._pieces is not None) == (kind == "in pieces")
     return native, of_triton
 
 
-def drawn(*shape: int, dtype: torch.dtype = F64) -> Tensor:
+def draw_rows(*shape: int, dtype: torch.dtype = F64) -> Tensor:
     return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
@@ -105,37 +105,37 @@ def close(found: Tensor, expected: Tensor, dtype: torch.dtype = F64) -> None:
 def test_sums_by_all_factors(pair: Pair, rows: tuple[int, torch.dtype]) -> None:
     (native, of_triton), (width, dtype) = pair, rows
     for a, b in [(native, of_triton), (native.transpose(), of_triton.transpose())]:
-        x, before = drawn(a.num_src, width, dtype=dtype), drawn(a.num_dst, width + 2, dtype=dtype)
-        edge = drawn(a.num_edges, 1, dtype=wide(dtype))
-        source, destination = drawn(a.num_src, dtype=wide(dtype)), drawn(a.num_dst, dtype=wide(dtype))
+        x, before = draw_rows(a.num_src, width, dtype=dtype), draw_rows(a.num_dst, width + 2, dtype=dtype)
+        edge = draw_rows(a.num_edges, 1, dtype=wide(dtype))
+        source, destination = draw_rows(a.num_src, dtype=wide(dtype)), draw_rows(a.num_dst, dtype=wide(dtype))
         for factors in (Factors(), Factors(edge), Factors(None, source, destination), Factors(edge, None, destination)):
             exact = Factors(
                 *(v if v is None else v.double() for v in (factors.edge, factors.source, factors.destination))
             )
-            found = b.sum(x, factors)
-            assert found.dtype == dtype
-            close(found, a.sum(x.double(), exact), dtype)
-        added, expected = before.clone(), before.to(F64, copy=True)
+            actual = b.sum(x, factors)
+            assert actual.dtype == dtype
+            close(actual, a.sum(x.double(), exact), dtype)
+        added, reference = before.clone(), before.to(F64, copy=True)
         b.add_sum(x, factors, added)
-        a.add_sum(x.double(), exact, expected)
-        close(added, expected, dtype)
+        a.add_sum(x.double(), exact, reference)
+        close(added, reference, dtype)
         assert torch.equal(added[:, width:], before[:, width:])
-        narrow, expected = before[:, :1].contiguous(), before[:, :1].to(F64, copy=True).contiguous()
+        narrow, reference = before[:, :1].contiguous(), before[:, :1].to(F64, copy=True).contiguous()
         b.add_sum(x, Factors(edge), narrow)
-        a.add_sum(x.double(), Factors(edge.double()), expected)
-        close(narrow, expected, dtype)
+        a.add_sum(x.double(), Factors(edge.double()), reference)
+        close(narrow, reference, dtype)
 
 
 @pytest.mark.slow
 @turns(kind=KINDS, width=[(3, 6), (2, 5), (3, 1), (1, 18)])
 def test_heads_have_factors_and_products_of_their_own(pair: Pair, width: tuple[int, int]) -> None:
     (native, of_triton), (heads, of_head) = pair, width
-    weight = drawn(native.num_edges, heads)
+    weight = draw_rows(native.num_edges, heads)
     for a, b in [(native, of_triton), (native.transpose(), of_triton.transpose())]:
-        x = drawn(a.num_src, heads, of_head)
+        x = draw_rows(a.num_src, heads, of_head)
         close(b.sum(x, Factors(weight)), a.sum(x, Factors(weight)))
         close(b.sum(x), a.sum(x))
-    x, grad = drawn(NUM_SRC, heads, of_head), drawn(NUM_DST, heads, of_head)
+    x, grad = draw_rows(NUM_SRC, heads, of_head), draw_rows(NUM_DST, heads, of_head)
     close(of_triton.edge_dot(x, grad), native.edge_dot(x, grad))
     half = of_triton.edge_dot(x.bfloat16(), grad.bfloat16())
     assert half.dtype == torch.float32
@@ -150,14 +150,14 @@ def test_heads_have_factors_and_products_of_their_own(pair: Pair, width: tuple[i
 )
 def test_own_rows_are_added_or_stand_beside(pair: Pair, rows: tuple[int, torch.dtype]) -> None:
     (native, of_triton), (width, dtype) = pair, rows
-    x, grad = drawn(NUM_SRC, width, dtype=dtype), drawn(NUM_DST, 2 * width, dtype=dtype)
-    edge, destination = drawn(native.num_edges, 1, dtype=wide(dtype)), drawn(NUM_DST, dtype=wide(dtype))
+    x, grad = draw_rows(NUM_SRC, width, dtype=dtype), draw_rows(NUM_DST, 2 * width, dtype=dtype)
+    edge, destination = draw_rows(native.num_edges, 1, dtype=wide(dtype)), draw_rows(NUM_DST, dtype=wide(dtype))
     close(of_triton.sum(x, Factors(edge), own=0.7), native.sum(x, Factors(edge), own=0.7), dtype)
     close(of_triton.sum(x.view(NUM_SRC, width, 1), own=-2), native.sum(x.view(NUM_SRC, width, 1), own=-2), dtype)
     for factors in (Factors(), Factors(edge), Factors(None, None, destination)):
         close(of_triton.sum_beside(x, factors), native.sum_beside(x, factors), dtype)
-        found = of_triton.transpose().sum_beside_backward(grad, factors.transpose)
-        close(found, native.transpose().sum_beside_backward(grad, factors.transpose), dtype)
+        actual = of_triton.transpose().sum_beside_backward(grad, factors.transpose)
+        close(actual, native.transpose().sum_beside_backward(grad, factors.transpose), dtype)
 
 
 @pytest.mark.slow
@@ -165,28 +165,28 @@ def test_own_rows_are_added_or_stand_beside(pair: Pair, rows: tuple[int, torch.d
 def test_maxima_are_of_the_first_edge_and_nan_is_the_largest(pair: Pair, rows: tuple[int, torch.dtype]) -> None:
     (native, of_triton), (width, dtype) = pair, rows
     for a, b in [(native, of_triton), (native.transpose(), of_triton.transpose())]:
-        x = drawn(a.num_src, width, dtype=dtype).round()  # with ties
+        x = draw_rows(a.num_src, width, dtype=dtype).round()  # with ties
         x[2, 0], x[-4, 0], x[-2, 0], x[-1] = -torch.inf, torch.nan, torch.inf, -torch.inf
-        (best, arg), (expected, same_arg) = b.max(x), a.max(x)
-        torch.testing.assert_close(best, expected, rtol=0, atol=0, equal_nan=True)
+        (best, arg), (reference, same_arg) = b.max(x), a.max(x)
+        torch.testing.assert_close(best, reference, rtol=0, atol=0, equal_nan=True)
         assert torch.equal(arg, same_arg)
-    x, grad = drawn(NUM_SRC, width, dtype=dtype).round(), drawn(NUM_DST, width, dtype=dtype)
+    x, grad = draw_rows(NUM_SRC, width, dtype=dtype).round(), draw_rows(NUM_DST, width, dtype=dtype)
     best, arg = of_triton.max(x)
     close(of_triton.max_backward(grad, arg), native.max_backward(grad, arg), dtype)
 
 
 @pytest.mark.slow
-def test_the_first_edge_has_the_maximum_of_rows_of_minus_infinity(interpreted: Any) -> None:
-    kernels = interpreted.TritonKernels.of_csc(held("some"), CPU)
+def test_the_first_edge_has_the_maximum_of_rows_of_minus_infinity(triton_module: Any) -> None:
+    kernels = triton_module.TritonKernels.of_csc(make_edges("some"), CPU)
     best, arg = kernels.max(torch.full((NUM_SRC, 2), -torch.inf))
     assert (best == -torch.inf).all()
     first = torch.where(kernels.indptr.diff() > 0, kernels.indptr[:-1], -1)
     assert torch.equal(arg, first[:, None].expand(-1, 2).long())
 
 
-def test_results_without_numbers(interpreted: Any) -> None:
-    for csc in (CSC(np.zeros(1, np.int64), np.zeros(0, np.int32), num_sources=0), held("some")):
-        kernels = interpreted.TritonKernels.of_csc(csc, CPU)
+def test_results_without_numbers(triton_module: Any) -> None:
+    for csc in (CSC(np.zeros(1, np.int64), np.zeros(0, np.int32), num_sources=0), make_edges("some")):
+        kernels = triton_module.TritonKernels.of_csc(csc, CPU)
         assert kernels.sum(torch.ones(kernels.num_src, 0)).shape == (kernels.num_dst, 0)
         assert kernels.max(torch.ones(kernels.num_src, 0))[0].shape == (kernels.num_dst, 0)
         assert kernels.transpose().sum(torch.ones(kernels.num_dst, 2)).shape == (kernels.num_src, 2)
@@ -194,11 +194,11 @@ def test_results_without_numbers(interpreted: Any) -> None:
 
 @pytest.mark.slow
 def test_attention_by_kernels_of_triton_has_the_gradients_of_the_native_ones(
-    interpreted: Any, monkeypatch: pytest.MonkeyPatch
+    triton_module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def attention() -> list[Tensor]:
-        edges = HeldEdges(held("some"), CPU)
-        scores, x = drawn(NUM_SRC, 3).requires_grad_(), drawn(NUM_SRC, 3, 5).requires_grad_()
+        edges = HeldEdges(make_edges("some"), CPU)
+        scores, x = draw_rows(NUM_SRC, 3).requires_grad_(), draw_rows(NUM_SRC, 3, 5).requires_grad_()
         by_destination = edges.by_destination
         of_edges = edges.of_sources.sum(scores)
         largest = by_destination.kernels.max(of_edges.detach())[0]
@@ -206,7 +206,7 @@ def test_attention_by_kernels_of_triton_has_the_gradients_of_the_native_ones(
         z = edges.weighted_sum(x, powers / by_destination.spread(by_destination.sum(powers)))
         return [z, *torch.autograd.grad(z.sin().sum(), (scores, x))]
 
-    expected = attention()
-    monkeypatch.setattr(EdgeKernels, "of", interpreted.TritonKernels.of_csc)
-    for found, same in zip(attention(), expected, strict=True):
-        close(found, same)
+    reference = attention()
+    monkeypatch.setattr(EdgeKernels, "of", triton_module.TritonKernels.of_csc)
+    for actual, same in zip(attention(), reference, strict=True):
+        close(actual, same)

@@ -108,20 +108,20 @@ def main() -> None:
 def obey(request: dict[str, Any]) -> list[tuple[int, float]]:
     start = time.monotonic()
     pids = [fork(request, rank, *part) for rank, part in enumerate(request["ranks"])]
-    ended: dict[int, tuple[int, float]] = {}
-    while len(ended) < len(pids):
+    exits: dict[int, tuple[int, float]] = {}
+    while len(exits) < len(pids):
         seconds = time.monotonic() - start
         for rank, pid in enumerate(pids):
-            if rank in ended:
+            if rank in exits:
                 continue
             sign = request["kill"].get(str(rank))
             if seconds > request["timeout"] or (sign and os.path.exists(sign)):
                 os.kill(pid, signal.SIGKILL)
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
-                ended[rank] = os.waitstatus_to_exitcode(status), seconds
+                exits[rank] = os.waitstatus_to_exitcode(status), seconds
         time.sleep(0.01)
-    return [ended[rank] for rank in range(len(pids))]
+    return [exits[rank] for rank in range(len(pids))]
 
 
 def fork(request: dict[str, Any], rank: int, argv: list[str], environment: dict[str, str]) -> int:

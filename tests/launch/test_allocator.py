@@ -64,11 +64,11 @@ def test_a_rank_uses_freed_memory_again_in_each_thread_unless_the_user_has_set_u
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT)]
     environment = {"PATH": os.environ["PATH"], "THP_MEM_ALLOC_ENABLE": "0"}  # nothing of other tests
     counts = json.loads(subprocess.check_output(command, env=environment, timeout=240))
-    found = {name: statistics.median(rounds) for name, rounds in counts.items()}
+    results = {name: statistics.median(rounds) for name, rounds in counts.items()}
     # Without the thresholds, every round clears every page.
-    assert found["main"] < PAGES / 2, counts
-    assert found["thread"] < PAGES / 2, counts
-    assert found["set up"] > PAGES / 2, counts
+    assert results["main"] < PAGES / 2, counts
+    assert results["thread"] < PAGES / 2, counts
+    assert results["set up"] > PAGES / 2, counts
 
 
 @pytest.mark.parametrize(("given", "found"), [(None, "1"), ("0", "0")])

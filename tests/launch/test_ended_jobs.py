@@ -106,17 +106,17 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(tmp_path: Path) -> No
         sys.stdout, sys.stderr = (os.fdopen(number, "w", 1) for number in (1, 2))  # in place of pytest's
         os.setsid = lambda: None  # pty.fork has begun a session
         start((*TRAIN, "trainer.progress_bar=false"), tmp_path)
-    shown = b""
-    while b"training 1000000 epochs" not in shown:
-        shown += os.read(terminal, 1000)
+    output = b""
+    while b"training 1000000 epochs" not in output:
+        output += os.read(terminal, 1000)
     steps = tmp_path / "run" / "workers.jsonl"
     wait_until(lambda: steps.exists() and steps.stat().st_size)
     os.close(terminal)
     deadline = time.monotonic() + GUARD
-    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+    while (exits := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
         time.sleep(0.02)
-    if ended[0] == 0:
+    if exits[0] == 0:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(ended[1]) == 128 + signal.SIGHUP
-    check_left(tmp_path, "train", shown.decode())
+    assert os.waitstatus_to_exitcode(exits[1]) == 128 + signal.SIGHUP
+    check_left(tmp_path, "train", output.decode())

@@ -82,12 +82,12 @@ def test_a_step_without_a_count_of_its_own_has_the_tasks_of_the_job() -> None:
 
 
 def test_a_step_meets_at_its_first_host_and_on_a_port_of_its_own() -> None:
-    started, other = started_rank(SRUN), started_rank(SRUN | {"SLURM_STEP_ID": "3"})
+    started, second = started_rank(SRUN), started_rank(SRUN | {"SLURM_STEP_ID": "3"})
     assert started is not None
-    assert other is not None
+    assert second is not None
     assert started.variables()["MASTER_ADDR"] == "gpu09"
     assert 12000 <= int(started.variables()["MASTER_PORT"]) < 32000
-    assert started.master_port != other.master_port
+    assert started.master_port != second.master_port
     assert all(started.master_port == started_rank(SRUN | {"SLURM_PROCID": str(rank)}).master_port for rank in range(8))  # type: ignore[union-attr]
     assert "GNNKIT_LOCAL" not in started.variables()
 

@@ -71,8 +71,8 @@ def pod_of_kubeflow(rank: int, world_size: int) -> dict[str, str]:
 def local(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run whose ranks gnnkit has started."""
     folder = tmp_path_factory.mktemp("local")
-    (ended,) = outside.run(folder, [[*RUN, "workers=2", "output=run"]], [{}])
-    assert ended.code == 0, ended
+    (exits,) = outside.run(folder, [[*RUN, "workers=2", "output=run"]], [{}])
+    assert exits.code == 0, exits
     return folder / "run"
 
 
@@ -87,8 +87,8 @@ def test_ranks_of_a_scheduler_train_to_the_bits_of_ranks_of_gnnkit(
         places, launcher = [step_of_slurm(rank, 2, os.getpid()) for rank in range(2)], "auto"
     argv = [*RUN, f"launcher={launcher}"]
     changes_no_result = ["output=elsewhere", "threads=2", "trainer.progress_bar=true"]
-    ended = outside.run(tmp_path, [[*argv, "output=run"], [*argv, *changes_no_result]], places)
-    assert [each.code for each in ended] == [0, 0], ended
+    exits = outside.run(tmp_path, [[*argv, "output=run"], [*argv, *changes_no_result]], places)
+    assert [each.code for each in exits] == [0, 0], exits
     assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out0", "out1", "run"]
     assert not (tmp_path / "run/prepared").exists()
@@ -110,9 +110,9 @@ def test_ranks_of_a_scheduler_train_to_the_bits_of_ranks_of_gnnkit(
 )
 def test_ranks_that_do_not_run_the_same_are_refused(outside: Outside, tmp_path: Path, other: str, message: str) -> None:
     argv = [*RUN, "output=run", f"comm.timeout={NEVER}"]
-    ended = outside.run(tmp_path, [argv, [*argv, other]], by_hand(2))
-    assert [each.code for each in ended] == [2, 2], ended
-    for each in ended:
+    exits = outside.run(tmp_path, [argv, [*argv, other]], by_hand(2))
+    assert [each.code for each in exits] == [2, 2], exits
+    for each in exits:
         assert message in each.output
         told = [line for line in each.output.splitlines() if "checking the configuration" not in line]
         assert len(told) == 1
@@ -120,11 +120,11 @@ def test_ranks_that_do_not_run_the_same_are_refused(outside: Outside, tmp_path: 
 
 
 def test_the_first_key_that_differs_is_named_with_all_values() -> None:
-    same, other = {"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "4"}
-    assert difference([same, same]) is None
-    found = difference([same, other, same, same, other])
-    assert found == "b must be the same on all ranks: ranks 0, 2-3 have b=2, ranks 1, 4 have b=3"
-    assert difference([same, {**same, "c": "4"}]) == (
+    equal_values, second = {"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "4"}
+    assert difference([equal_values, equal_values]) is None
+    actual = difference([equal_values, second, equal_values, equal_values, second])
+    assert actual == "b must be the same on all ranks: ranks 0, 2-3 have b=2, ranks 1, 4 have b=3"
+    assert difference([equal_values, {**equal_values, "c": "4"}]) == (
         "c must be the same on all ranks: rank 0 has c=nothing, rank 1 has c=4"
     )
 
@@ -136,18 +136,18 @@ def test_planning_may_take_longer_than_the_deadline_of_the_ranks(
 ) -> None:
     site = install("slow", {"gnnkit.dataset": {"slow": "slow_data:Slow"}}, {"slow_data.py": SLOW_DATA})
     argv = ["+strategy=vertex_centric", "dataset=slow", "dataset.options.seconds=9.0", "comm.timeout=8", "output=run"]
-    ended = outside.run(tmp_path, [[*argv, "trainer.max_epochs=2", "threads=1"]] * 2, by_hand(2), sites=[site])
-    assert [each.code for each in ended] == [0, 0], ended
-    assert min(each.seconds for each in ended) > 9.0
+    exits = outside.run(tmp_path, [[*argv, "trainer.max_epochs=2", "threads=1"]] * 2, by_hand(2), sites=[site])
+    assert [each.code for each in exits] == [0, 0], exits
+    assert min(each.seconds for each in exits) > 9.0
 
 
 @pytest.mark.slow
 def test_ranks_that_never_come_are_told_in_a_line(outside: Outside, tmp_path: Path) -> None:
     argv = ["+strategy=vertex_centric", "dataset=synthetic", "comm.timeout=1", "output=run"]
-    (ended,) = outside.run(tmp_path, [argv], by_hand(2)[:1])
-    assert ended.code == 2
-    assert "gnnkit: error: not all of 2 ranks met at 127.0.0.1:" in ended.output
-    assert "Traceback" not in ended.output
+    (exits,) = outside.run(tmp_path, [argv], by_hand(2)[:1])
+    assert exits.code == 2
+    assert "gnnkit: error: not all of 2 ranks met at 127.0.0.1:" in exits.output
+    assert "Traceback" not in exits.output
 
 
 @pytest.mark.slow
@@ -157,10 +157,10 @@ def test_a_rank_that_dies_while_the_leader_plans_is_noticed_at_once(
 ) -> None:
     site = install("slow", {"gnnkit.dataset": {"slow": "slow_data:Slow"}}, {"slow_data.py": SLOW_DATA})
     argv = ["+strategy=vertex_centric", "dataset=slow", f"dataset.options.seconds={NEVER}", "output=run", "threads=1"]
-    ended = outside.run(tmp_path, [argv] * 2, by_hand(2), sites=[site], kill={dead: "loading"})
-    assert ended[dead].code == -signal.SIGKILL
-    assert ended[left].code == 1
-    assert f"lost its peer rank {dead}" in ended[left].output
+    exits = outside.run(tmp_path, [argv] * 2, by_hand(2), sites=[site], kill={dead: "loading"})
+    assert exits[dead].code == -signal.SIGKILL
+    assert exits[left].code == 1
+    assert f"lost its peer rank {dead}" in exits[left].output
 
 
 MORTAL_SYNC = """
@@ -186,23 +186,23 @@ def test_tasks_of_a_slurm_step_go_on_without_a_lost_one(outside: Outside, tmp_pa
     site = install("mortal", {"gnnkit.sync": {"mortal": "mortal_sync:Mortal"}}, {"mortal_sync.py": MORTAL_SYNC})
     argv = ["+strategy=individual_sample", "strategy.batch_size=4", "sync=mortal", *RUN[1:], "output=run"]
     environments = [step_of_slurm(rank, 3, os.getpid()) for rank in range(3)]
-    ended = outside.run(tmp_path, [argv] * 3, environments, sites=[site])
-    assert [each.code for each in ended] == [0, 0, -signal.SIGKILL], ended
-    assert "rank 2 is lost, the run continues" in ended[0].output
+    exits = outside.run(tmp_path, [argv] * 3, environments, sites=[site])
+    assert [each.code for each in exits] == [0, 0, -signal.SIGKILL], exits
+    assert "rank 2 is lost, the run continues" in exits[0].output
     assert json.loads((tmp_path / "run/result.json").read_text())["lost_workers"] == ["rank 2"]
 
 
 def running(marker: str) -> list[int]:
     """Process ids of the commands that have `marker` among their arguments."""
-    found = []
+    results = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
         if marker.encode() in words:
-            found.append(int(path.parent.name))
-    return found
+            results.append(int(path.parent.name))
+    return results
 
 
 @pytest.mark.slow

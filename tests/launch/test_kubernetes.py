@@ -26,15 +26,15 @@ def manifests(name: str) -> list[dict[str, Any]]:
 
 def environment(container: dict[str, Any], rank: int) -> dict[str, str]:
     """Returns the variables of a pod, as Kubernetes fills them in."""
-    found = {}
+    results = {}
     for variable in container["env"]:
         source = variable.get("valueFrom", {})
         if "fieldRef" in source:
             assert source["fieldRef"]["fieldPath"] == INDEX
-            found[variable["name"]] = str(rank)
+            results[variable["name"]] = str(rank)
         else:
-            found[variable["name"]] = TOKEN if "secretKeyRef" in source else variable["value"]
-    return found
+            results[variable["name"]] = TOKEN if "secretKeyRef" in source else variable["value"]
+    return results
 
 
 def pods() -> Iterator[tuple[str, dict[str, Any], dict[str, str]]]:
@@ -44,7 +44,7 @@ def pods() -> Iterator[tuple[str, dict[str, Any], dict[str, str]]]:
         yield f"job {rank}", job["spec"]["template"]["spec"], {"HOSTNAME": f"gnnkit-{rank}", "number": str(rank)}
     (kubeflow,) = manifests("pytorchjob.yaml")
     replicas = kubeflow["spec"]["pytorchReplicaSpecs"]
-    size = str(sum(each["replicas"] for each in replicas.values()))
+    size = str(sum(replica["replicas"] for replica in replicas.values()))
     for rank, kind in enumerate(("Master", "Worker")):
         assert replicas[kind]["replicas"] == 1
         place = {"RANK": str(rank), "WORLD_SIZE": size, "MASTER_ADDR": "gnnkit-master-0", "MASTER_PORT": "23456"}

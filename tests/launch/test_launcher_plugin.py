@@ -105,9 +105,9 @@ def test_a_launcher_of_another_package_runs_the_ranks_of_a_job(installed: Path) 
     with within_process():
         assert main([*RUN, "output=usual"]) == 0
         assert main([*RUN, "output=run", "launcher=served"]) == 0
-    usual, found = (json.loads(Path(name, "result.json").read_text()) for name in ("usual", "run"))
-    assert found["train_loss"] == usual["train_loss"]
-    assert found["world_size"] == 2
+    usual, result = (json.loads(Path(name, "result.json").read_text()) for name in ("usual", "run"))
+    assert result["train_loss"] == usual["train_loss"]
+    assert result["world_size"] == 2
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def composed(*keys: str) -> dict[str, object]:
     return config.compose([*PLAIN, *keys])
 
 
-def settled(*keys: str) -> Settings:
+def settle_keys(*keys: str) -> Settings:
     return settle(composed(*keys))
 
 
@@ -55,7 +55,7 @@ def test_ranks_get_the_launcher_that_is_named_or_says_so(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = settled(*keys)
+    found = settle_keys(*keys)
     assert type(found.create_launcher()).__name__ == expected
     assert (found.started is not None) == (expected == "Outside")
     if environment:
@@ -66,7 +66,7 @@ def test_ranks_get_the_launcher_that_is_named_or_says_so(
 
 @pytest.mark.slow
 def test_ranks_that_are_threads_get_a_communicator_of_threads() -> None:
-    assert settled("launcher=threads").comm.name == "threads"
+    assert settle_keys("launcher=threads").comm.name == "threads"
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_launcher_that_cannot_start_the_ranks_is_refused(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError) as error:
-        settled(*keys).create_launcher()
+        settle_keys(*keys).create_launcher()
     assert str(error.value).startswith(told)
 
 
@@ -111,16 +111,16 @@ def test_a_launcher_that_cannot_start_the_ranks_is_refused(
 def test_a_launcher_of_jobs_needs_a_sweep(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("submitit")
     assert main([*PLAIN, f"job={job}", "launcher=submitit"]) == 2
-    told = "launcher=submitit starts jobs, not ranks: add -m to run a sweep, or leave the launcher out"
-    assert told in capsys.readouterr().err
+    message = "launcher=submitit starts jobs, not ranks: add -m to run a sweep, or leave the launcher out"
+    assert message in capsys.readouterr().err
 
 
-def swept(keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Launcher, list[str]]:
+def make_sweep(keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Launcher, list[str]]:
     """Returns the launcher of a sweep, and what the jobs are told of launchers."""
     monkeypatch.chdir(tmp_path)
     overrides, hydra = config.split([*PLAIN, "job=partition", "seed=1,2", *keys])
-    found = _Sweep(overrides, [], hydra, config.compose)
-    return found.launcher, [text for text in found.overrides if text.startswith("launcher")]
+    actual = _Sweep(overrides, [], hydra, config.compose)
+    return actual.launcher, [text for text in actual.overrides if text.startswith("launcher")]
 
 
 @pytest.mark.slow
@@ -139,9 +139,9 @@ def test_a_launcher_is_of_the_jobs_of_a_sweep_where_it_starts_jobs(
     keys: list[str], expected: str, left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("submitit")
-    launcher, told = swept(keys, tmp_path, monkeypatch)
+    launcher, message = make_sweep(keys, tmp_path, monkeypatch)
     assert type(launcher).__name__ == expected
-    assert told == left
+    assert message == left
     if "launcher.n_jobs=3" in keys:
         assert launcher.n_jobs == 3  # type: ignore[attr-defined]
 
@@ -164,7 +164,7 @@ def test_a_launcher_that_cannot_start_the_jobs_is_refused(
 ) -> None:
     pytest.importorskip("submitit")
     with pytest.raises(UserError) as error:
-        swept(keys, tmp_path, monkeypatch)
+        make_sweep(keys, tmp_path, monkeypatch)
     assert str(error.value).startswith(told)
 
 
@@ -172,7 +172,7 @@ def test_a_sweep_within_ranks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     for name, value in STARTED.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match="-m starts its own jobs: remove torchrun, srun"):
-        swept([], tmp_path, monkeypatch)
+        make_sweep([], tmp_path, monkeypatch)
 
 
 def test_keys_of_a_communicator_reach_ranks_that_are_threads() -> None:

@@ -94,8 +94,8 @@ assert compiled(x)[1] is False
 @few("cases", [pytest.param(CASES, id="usual"), pytest.param(EXHAUSTIVE, id="more")], default=["usual"])
 def test_the_modules_themselves_come_when_asked_for(outside: Outside, tmp_path: Path, cases: dict[str, str]) -> None:
     """Each case is a fork of a process that has imported what ranks import."""
-    ended = outside.run(tmp_path, [["-c", BEGIN + case] for case in cases.values()], [{}] * len(cases))
-    failed = {name: each.output for name, each in zip(cases, ended, strict=True) if each.code}
+    exits = outside.run(tmp_path, [["-c", BEGIN + case] for case in cases.values()], [{}] * len(cases))
+    failed = {name: each.output for name, each in zip(cases, exits, strict=True) if each.code}
     assert failed == {}
 
 
@@ -143,8 +143,8 @@ class Model(GCN):
     keys = ["strategy=vertex_centric", "workers=2", "threads=1", "comm=gloo", "dataset=synthetic", "model=own"]
     keys += ["dataset.num_nodes=50", "dataset.num_edges=99", "trainer.max_epochs=2", "report=false", "logger=none"]
     command = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from gnnkit.__main__ import program; program()"
-    chosen = [*keys, f"output={tmp_path}/run"]
-    done = subprocess.run([sys.executable, "-c", command, *chosen], capture_output=True, text=True, check=False)
+    overrides = [*keys, f"output={tmp_path}/run"]
+    done = subprocess.run([sys.executable, "-c", command, *overrides], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "step 1 compiler True" not in done.stdout
     assert done.stdout.count("step 2 compiler False") == 2, "each rank has done a step, and meets the first layer"

@@ -77,10 +77,10 @@ def test_the_others_go_on_without_a_dispensable_rank(
     fate: Callable[[], Any], told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert launch(ranks(fate), 3) == {0: {"rank": 0}, 1: {"rank": 1}}
-    shown = capfd.readouterr().err
-    assert told in shown
-    assert "; the run continues without rank 2\n" in shown
-    assert ("in break_down" in shown) == (fate is break_down)
+    output = capfd.readouterr().err
+    assert told in output
+    assert "; the run continues without rank 2\n" in output
+    assert ("in break_down" in output) == (fate is break_down)
 
 
 @pytest.mark.slow

@@ -157,9 +157,9 @@ def ran(outside: Outside, tmp_path: Path, install: Install) -> Callable[..., lis
 def test_ranks_started_from_outside_with_other_orders_are_refused(
     ran: Callable[..., list[Any]], kind: str, message: str
 ) -> None:
-    ended = ran(kind)
-    assert [each.code for each in ended] == [2, 2], ended
-    assert all(message in each.output and CURE in each.output for each in ended)
+    exits = ran(kind)
+    assert [each.code for each in exits] == [2, 2], exits
+    assert all(message in each.output and CURE in each.output for each in exits)
 
 
 @pytest.mark.slow
@@ -168,10 +168,10 @@ def test_ranks_started_from_outside_train_with_the_leaders_buffers(
     ran: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
     """DDP sends out buffers itself, other synchronisations do not."""
-    found = []
+    results = []
     for sync in ("all_reduce", "leader"):
-        ended = ran("buffers", f"sync={sync}", "trainer.precision=64", f"output={sync}")
-        assert [each.code for each in ended] == [0, 0], ended
-        found.append(json.loads((tmp_path / sync / "result.json").read_text()))
-    assert found[0]["train_loss"] == pytest.approx(found[1]["train_loss"], rel=1e-9)
-    assert [each["drift"] for each in found] == [0, 0]
+        exits = ran("buffers", f"sync={sync}", "trainer.precision=64", f"output={sync}")
+        assert [each.code for each in exits] == [0, 0], exits
+        results.append(json.loads((tmp_path / sync / "result.json").read_text()))
+    assert results[0]["train_loss"] == pytest.approx(results[1]["train_loss"], rel=1e-9)
+    assert [each["drift"] for each in results] == [0, 0]

@@ -64,11 +64,11 @@ def test_a_crash_in_native_code_says_where_it_was() -> None:
 
 @pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_ranks_meet_in_a_file_and_have_one_token_of_their_own(start_method: Any) -> None:
-    first, other = launch(meet, 2, start_method=start_method), launch(meet, 1)
+    first, second = launch(meet, 2, start_method=start_method), launch(meet, 1)
     tokens = {token for found in first.values() for token in found["heard"]}
     assert len(tokens) == 1
     assert len(*tokens) == 32
-    assert tokens != {other[0]["heard"][0]}, "a run has a token of its own"
+    assert tokens != {second[0]["heard"][0]}, "a run has a token of its own"
 
 
 def print_lines(rank: int, world_size: int) -> dict[str, Any]:
@@ -81,8 +81,8 @@ def print_lines(rank: int, world_size: int) -> dict[str, Any]:
 def test_printed_lines_of_ranks_do_not_mix(capfd: pytest.CaptureFixture[str]) -> None:
     sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]  # as with PYTHONUNBUFFERED
     launch(print_lines, 2)
-    expected = [f"line of rank {rank} in many pieces" for rank in (0, 1) for _ in range(1000)]
-    assert sorted(capfd.readouterr().out.splitlines()) == expected
+    reference = [f"line of rank {rank} in many pieces" for rank in (0, 1) for _ in range(1000)]
+    assert sorted(capfd.readouterr().out.splitlines()) == reference
 
 
 @pytest.mark.slow
@@ -178,8 +178,8 @@ def test_a_rank_that_is_a_thread_is_named() -> None:
         error.add_note("on rank 2")
         raise error
 
-    expected = r"^the process of all ranks failed: ZeroDivisionError: division by zero \(on rank 2\)"
-    with pytest.raises(RankError, match=expected):
+    reference = r"^the process of all ranks failed: ZeroDivisionError: division by zero \(on rank 2\)"
+    with pytest.raises(RankError, match=reference):
         launch(threads, 1, names=["the process of all ranks"])
 
 
@@ -429,8 +429,8 @@ def test_ranks_start_afresh_where_a_fork_cannot_differentiate(
         monkeypatch.setattr(launcher_processes, "forks_differentiate", lambda forks=forks: forks)
         assert launcher_processes.Processes().ranks(Ranks(print, 1, Threads, 1.0)) == {0: {}}
     assert started == ["fork", "spawn"]
-    told = "spawning ranks: torch's autograd threads of this process do not survive a fork\n"
-    assert capfd.readouterr().err == told
+    message = "spawning ranks: torch's autograd threads of this process do not survive a fork\n"
+    assert capfd.readouterr().err == message
 
 
 @pytest.mark.slow
@@ -467,9 +467,9 @@ def test_ranks_that_read_the_script_anew_say_so(tmp_path: Path, monkeypatch: pyt
     assert done.returncode == 1
     assert done.stderr.strip().endswith(ANEW)
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exits:
         gnnkit.train(strategy="vertex")
-    assert ended.value.code == STARTED_AGAIN
+    assert exits.value.code == STARTED_AGAIN
 
 
 @pytest.mark.slow

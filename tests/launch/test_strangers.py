@@ -99,17 +99,17 @@ def _listening() -> set[Any]:
         with contextlib.suppress(OSError):
             links = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
             own |= {link[8:-1] for link in links if link.startswith("socket:")}
-    found = set[Any]()
+    results = set[Any]()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if fields[3] == LISTENS and fields[9] in own:
             address, port = fields[1].split(":")
-            found.add((socket.inet_ntoa(bytes.fromhex(address)[::-1]), int(port, 16)))
+            results.add((socket.inet_ntoa(bytes.fromhex(address)[::-1]), int(port, 16)))
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         fields = line.split()
         if len(fields) > 7 and fields[3] == "00010000" and fields[6] in own:
-            found.add(fields[7].removeprefix("@"))
-    return found
+            results.add(fields[7].removeprefix("@"))
+    return results
 
 
 def _descendants(pid: int) -> Iterator[int]:
@@ -169,8 +169,8 @@ def test_who_takes_the_place_of_a_rank_in_gloo_ends_the_run_and_hears_nothing_of
     places = [struct.pack("<q", number) for number in range(40)]
     with Stranger(places, pause=0.002) as stranger, contextlib.suppress(RankError, UserError):
         tell = functools.partial(_tell, has_called=stranger.has_called)
-        found = Processes().ranks(Ranks(tell, 3, Gloo, 3.0))
-        assert found == {rank: 3 * int(MARK.sum()) for rank in range(3)}
+        actual = Processes().ranks(Ranks(tell, 3, Gloo, 3.0))
+        assert actual == {rank: 3 * int(MARK.sum()) for rank in range(3)}
     assert stranger.connections
     assert bytes(MARK[:8].tolist()) not in stranger.heard()
 
@@ -208,9 +208,9 @@ def test_a_rank_with_another_token_is_not_let_in() -> None:
             comm.split([0, 1])
         return str(error.value)
 
-    told = "rank {} does not have this run's token: set the same GNNKIT_TOKEN"
-    found = run_gloo(work, 2)
-    assert [text.startswith(told.format(1 - rank)) for rank, text in enumerate(found)] == [True, True], found
+    message = "rank {} does not have this run's token: set the same GNNKIT_TOKEN"
+    results = run_gloo(work, 2)
+    assert [text.startswith(message.format(1 - rank)) for rank, text in enumerate(results)] == [True, True], results
 
 
 def test_the_meeting_point_of_one_host_is_on_loopback_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_ranks_started_outside_show_each_other_the_token_of_the_environment(
     outside: Outside, tmp_path: Path, tokens: tuple[str, str], codes: list[int]
 ) -> None:
     places = [{**place, TOKEN: token} for place, token in zip(by_hand(2), tokens, strict=True)]
-    ended = outside.run(tmp_path, [[*RUN, "output=run"]] * 2, places)
-    assert [each.code for each in ended] == codes, ended
+    exits = outside.run(tmp_path, [[*RUN, "output=run"]] * 2, places)
+    assert [each.code for each in exits] == codes, exits
     if any(codes):
-        assert all(re.search("rank [01] does not have this run's token", each.output) for each in ended)
+        assert all(re.search("rank [01] does not have this run's token", each.output) for each in exits)

@@ -150,10 +150,10 @@ IDLE = Patience(NEVER, 5.0, NEVER)
 def test_ranks_without_progress_are_named_after_the_patience(
     watch: Watch, behave: Behave, patience: Patience, seconds: float, message: str
 ) -> None:
-    found = watch(behave, patience)
-    assert found is not None
-    assert re.match(message, found[1])
-    assert seconds < found[0] <= seconds + 2 * PERIOD
+    actual = watch(behave, patience)
+    assert actual is not None
+    assert re.match(message, actual[1])
+    assert seconds < actual[0] <= seconds + 2 * PERIOD
 
 
 def report(now: float, ranks: list[FakeRank]) -> None:
@@ -208,18 +208,18 @@ def test_bounds_grow_with_the_time_between_two_signs(
     def behave(now: float, ranks: list[FakeRank]) -> None:
         ranks[0].count, ranks[0].share = min(int(now), 8), share  # a sign each second, 20 or 600 are the bound
 
-    found = watch(behave, patience, until=1000.0)
-    assert found is not None
-    assert 8 + seconds <= found[0] <= 8 + seconds + 2 * PERIOD
+    actual = watch(behave, patience, until=1000.0)
+    assert actual is not None
+    assert 8 + seconds <= actual[0] <= 8 + seconds + 2 * PERIOD
 
 
 def test_few_signs_do_not_change_a_bound(watch: Watch) -> None:
     def behave(now: float, ranks: list[FakeRank]) -> None:
         ranks[0].count = min(int(now), FEWEST - 1)
 
-    found = watch(behave, IDLE)
-    assert found is not None
-    assert found[0] < 8 + FEWEST
+    actual = watch(behave, IDLE)
+    assert actual is not None
+    assert actual[0] < 8 + FEWEST
 
 
 @pytest.mark.parametrize(
@@ -240,8 +240,8 @@ def test_slow_ranks_of_training_are_named_once(
         behave(now, ranks)
 
     assert watch(begin_well, Patience(NEVER, NEVER, NEVER)) is None
-    shown = capsys.readouterr().err
-    assert (shown == "") if told is None else re.fullmatch(rf"no step for 20 s, longer than usual: {told}\n", shown)
+    output = capsys.readouterr().err
+    assert (output == "") if told is None else re.fullmatch(rf"no step for 20 s, longer than usual: {told}\n", output)
 
 
 def test_the_patience_with_idle_ranks_is_the_deadline_of_transfers() -> None:
@@ -548,19 +548,19 @@ def test_a_slow_rank_is_named_while_it_works(
         return {}
 
     launch(function, 3, patience=Patience(1.0, NEVER, NEVER))  # looks every 0.2 s
-    told = capfd.readouterr().err
-    assert re.search(r"(?m)^no step for \d+ s, longer than usual: rank 1 in step 79, 2 others wait$", told)
+    output = capfd.readouterr().err
+    assert re.search(r"(?m)^no step for \d+ s, longer than usual: rank 1 in step 79, 2 others wait$", output)
 
 
 def test_stacks_name_the_transfer_that_the_main_thread_waits_in() -> None:
     ours, theirs = 'File "/x/gnnkit/comm/', 'File "/x/torch/distributed/distributed_c10d.py", line 1 in'
-    other = f'Thread 0x1 (most recent call first):\n  {ours}receiver.py", line 3 in read\n\n'
+    second = f'Thread 0x1 (most recent call first):\n  {ours}receiver.py", line 3 in read\n\n'
     begin = "Current thread 0x2 (most recent call first):\n"
     wait, model = 'File "/usr/lib/threading.py", line 320 in wait', 'File "/x/model.py", line 2 in forward'
-    assert waits_in(f'{other}{begin}  {theirs} all_reduce\n  {ours}process.py", line 9 in share\n  {model}') == "share"
-    assert waits_in(f'{begin}  {wait}\n  {ours}mailbox.py", line 9 in take\n  {model}\n\n{other}') == "take"
-    assert waits_in(f'{other}{begin}  {model}\n  {ours}process.py", line 9 in share') is None
-    assert waits_in(other) is None
+    assert waits_in(f'{second}{begin}  {theirs} all_reduce\n  {ours}process.py", line 9 in share\n  {model}') == "share"
+    assert waits_in(f'{begin}  {wait}\n  {ours}mailbox.py", line 9 in take\n  {model}\n\n{second}') == "take"
+    assert waits_in(f'{second}{begin}  {model}\n  {ours}process.py", line 9 in share') is None
+    assert waits_in(second) is None
     assert waits_in("") is None
 
 

@@ -58,8 +58,8 @@ class Sleeps(GCN):
 
 def train(folder: Path, model: Any = GCN, **keys: Any) -> dict[str, Any]:
     trainer = {"max_epochs": 16, "precision": 64, "checkpoint": False, **keys.pop("trainer", {})}
-    chosen = {"workers": 3, "threads": 1, "comm": "gloo", "trainer": trainer, **BARE, **keys}
-    return gnnkit.train(small_graph(), strategy="vertex_centric", model=model, folder=folder, **chosen)
+    run_keys = {"workers": 3, "threads": 1, "comm": "gloo", "trainer": trainer, **BARE, **keys}
+    return gnnkit.train(small_graph(), strategy="vertex_centric", model=model, folder=folder, **run_keys)
 
 
 @pytest.mark.slow
@@ -70,14 +70,14 @@ def test_a_slow_rank_is_named_within_ten_steps_and_changes_nothing(
     tmp_path: Path, sync: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     result = train(tmp_path / "slow", Sleeps, sync=sync)
-    told = re.findall(r"step (\d+): rank (\d) is slow in compute, .* times the others'", capfd.readouterr().err)
+    output = re.findall(r"step (\d+): rank (\d) is slow in compute, .* times the others'", capfd.readouterr().err)
     lines = [json.loads(line) for line in (tmp_path / "slow/workers.jsonl").read_text().splitlines()]
     compute, queued = (  # [num_steps, num_workers]
         np.array([line[f"seconds_{name}"] for line in lines]).reshape(-1, 3) for name in ("compute", "queued")
     )
     assert (queued <= compute).all()
-    named = [(slow.step + 1, slow.rank) for slow in observed(compute, queued)]
-    assert [(int(step), int(rank)) for step, rank in told] == named
+    named = [(slow.step + 1, slow.rank) for slow in find_stragglers(compute, queued)]
+    assert [(int(step), int(rank)) for step, rank in output] == named
     assert any(rank == SLOW and step <= FIRST_SLOW + 10 for step, rank in named)
     assert result["stragglers"][f"rank {SLOW}"] >= 2  # rounded, and more than 2
     assert result["train_loss"] == train(tmp_path / "even", sync=sync)["train_loss"]
@@ -93,7 +93,7 @@ def check_states(lines: Sequence[dict[str, Any]]) -> None:
     assert np.median([line["phase"] != "compute" for line in waiting]) == 1
 
 
-def observed(steps: np.ndarray, queued: np.ndarray | float = 0.0) -> list[Straggler]:
+def find_stragglers(steps: np.ndarray, queued: np.ndarray | float = 0.0) -> list[Straggler]:
     """`steps` [num_steps, num_workers] seconds, and those without a processor."""
     watch = Stragglers(steps.shape[1])
     rows = zip(steps, np.broadcast_to(queued, steps.shape), strict=True)
@@ -108,36 +108,38 @@ def test_noise_and_single_slow_steps_are_no_stragglers() -> None:
     rng = np.random.default_rng(0)
     steps = 0.02 * rng.lognormal(0, 0.3, (500, 4))
     steps[::5] *= rng.choice([1, 20], (100, 4))
-    assert observed(steps) == []
-    assert observed(np.full((50, 1), 1.0)) == []
-    assert observed(np.tile([0.0001, 0.004], (50, 1))) == [], "too short to tell from noise"
+    assert find_stragglers(steps) == []
+    assert find_stragglers(np.full((50, 1), 1.0)) == []
+    assert find_stragglers(np.tile([0.0001, 0.004], (50, 1))) == [], "too short to tell from noise"
 
 
 def test_a_slow_worker_is_named_once_until_it_recovers() -> None:
     steps = np.full((90, 4), 0.02)
     steps[20:40, 2] = steps[60:80, 2] = 0.1
-    assert [(s.rank, s.step, round(s.factor)) for s in observed(steps)] == [(2, 23, 5), (2, 63, 5)]
+    assert [(s.rank, s.step, round(s.factor)) for s in find_stragglers(steps)] == [(2, 23, 5), (2, 63, 5)]
 
 
 def test_two_slow_workers_of_five_are_both_named() -> None:
     steps = np.full((30, 5), 0.02)
     steps[:, [0, 3]] = 0.09
-    assert [(s.rank, s.step) for s in observed(steps)] == [(0, 6), (3, 6)]
+    assert [(s.rank, s.step) for s in find_stragglers(steps)] == [(0, 6), (3, 6)]
 
 
 @pytest.mark.slow
 def test_waits_for_a_processor_that_move_between_workers_are_no_stragglers() -> None:
     rng = np.random.default_rng(0)
     waits = np.repeat(rng.choice([0, 0.1], (80, 4), p=[0.9, 0.1]), 5, axis=0)  # for five steps in a row
-    assert observed(0.02 + waits, waits) == []
-    assert observed(0.02 + waits), "without knowing of the waits"
+    assert find_stragglers(0.02 + waits, waits) == []
+    assert find_stragglers(0.02 + waits), "without knowing of the waits"
 
 
 def test_a_worker_that_waits_for_a_processor_all_the_time_is_named() -> None:
     waits = np.tile([0.0, 0.08, 0.0], (80, 1))
-    found = observed(0.02 + waits, waits)
-    assert [(slow.rank, slow.step) for slow in found] == [(1, 49)]
-    assert str(found[0]).endswith("(three of four of 50 steps); the others wait for it; other work takes its processor")
+    actual = find_stragglers(0.02 + waits, waits)
+    assert [(slow.rank, slow.step) for slow in actual] == [(1, 49)]
+    assert str(actual[0]).endswith(
+        "(three of four of 50 steps); the others wait for it; other work takes its processor"
+    )
 
 
 STATE = WorkerState(
@@ -160,9 +162,9 @@ STATE = WorkerState(
 
 
 def test_a_step_counts_without_the_workers_that_are_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    logged: list[float] = []
+    values: list[float] = []
     watch = Watch(
-        3, tmp_path, 1, quiet=True, every=1, log=lambda scalars, step: logged.append(scalars.get("train_loss", 0))
+        3, tmp_path, 1, quiet=True, every=1, log=lambda scalars, step: values.append(scalars.get("train_loss", 0))
     )
 
     def take(rank: int, step: int) -> None:
@@ -173,15 +175,15 @@ def test_a_step_counts_without_the_workers_that_are_lost(tmp_path: Path, capsys:
     take(2, 2)  # the worker that is lost was ahead of the others
     for rank, step in itertools.product(range(2), (2, 3)):
         take(rank, step)
-    assert logged == [3, 3]
+    assert values == [3, 3]
     watch.lose(2)
     watch.lose(2)
     assert capsys.readouterr().err == "after step 2: rank 2 is lost, the run continues\n"
-    assert logged == [3, 3, pytest.approx(2 * 6 / 3)], "the loss is the mean over the rows that are there"
+    assert values == [3, 3, pytest.approx(2 * 6 / 3)], "the loss is the mean over the rows that are there"
     assert [state.rank for state in watch.states] == [0, 1]
     take(0, 4)
     take(1, 4)
-    assert len(logged) == 4
+    assert len(values) == 4
     watch.finish()
     assert watch.work_max_over_mean == [1.0]
 
@@ -252,10 +254,10 @@ def test_a_terminal_shows_workers_live_and_a_pipe_does_not(
 
     monkeypatch.setattr("gnnkit_report.terminal.Display", OnScreen)
     train(tmp_path / "terminal", comm="threads", trainer={"progress_bar": True, "max_epochs": 20})
-    drawn = screen.read_text()
+    picture = screen.read_text()
     for expected in ("20/20", "train_loss", "gradient", "exchange", "seeds/s", "edges/s", "bytes/s"):
-        assert expected in drawn
-    assert "\x1b[?25h" in drawn[-200:], "the cursor is back"
+        assert expected in picture
+    assert "\x1b[?25h" in picture[-200:], "the cursor is back"
     screen.unlink()
     train(tmp_path / "pipe", comm="threads", trainer={"progress_bar": "auto", "max_epochs": 2})
     assert not screen.exists()
@@ -309,17 +311,17 @@ def train_skewed(folder: Path, strategy: str, *overrides: str, **trainer: Any) -
 
 def check_work(result: dict[str, Any], folder: Path, edges: np.ndarray) -> None:
     """The leader reports max/mean of `edges` [num_epochs, num_ranks]."""
-    expected = edges.max(1) / edges.mean(1)
-    assert expected.min() > 1, "it is uneven"
-    assert result["balance"]["work_mean"] == pytest.approx(expected.mean())
-    assert result["balance"]["work_worst"] == pytest.approx(expected.max())
+    reference = edges.max(1) / edges.mean(1)
+    assert reference.min() > 1, "it is uneven"
+    assert result["balance"]["work_mean"] == pytest.approx(reference.mean())
+    assert result["balance"]["work_worst"] == pytest.approx(reference.max())
     with (folder / "csv/metrics.csv").open() as file:
         logged = [float(row["work_max_over_mean"] or 0) for row in csv.DictReader(file)]
-    assert [value for value in logged if value] == pytest.approx(expected, rel=1e-6)
-    found = np.zeros_like(edges)
+    assert [value for value in logged if value] == pytest.approx(reference, rel=1e-6)
+    actual = np.zeros_like(edges)
     for line in map(json.loads, (folder / "workers.jsonl").read_text().splitlines()):
-        found[line["epoch"] - EPOCHS + len(edges), line["rank"]] += line["edges"]
-    assert np.array_equal(found, edges)
+        actual[line["epoch"] - EPOCHS + len(edges), line["rank"]] += line["edges"]
+    assert np.array_equal(actual, edges)
 
 
 @pytest.mark.slow
@@ -327,8 +329,8 @@ def check_work(result: dict[str, Any], folder: Path, edges: np.ndarray) -> None:
 def test_the_work_of_sampled_batches_is_that_of_the_edges_drawn(tmp_path: Path) -> None:
     worst = {}
     for batching in ("plain", "balanced"):
-        chosen = ("individual_sample", f"strategy.options.batching={batching}", *SAMPLED)
-        result = train_skewed(tmp_path / batching, *chosen)
+        overrides = ("individual_sample", f"strategy.options.batching={batching}", *SAMPLED)
+        result = train_skewed(tmp_path / batching, *overrides)
         check_work(result, tmp_path / batching, np.array([drawn_edges(batching, epoch) for epoch in range(EPOCHS)]))
         worst[batching] = result["balance"]["work_worst"]
     assert worst["balanced"] - 1 < (worst["plain"] - 1) / 2
@@ -339,16 +341,16 @@ def test_the_work_of_sampled_batches_is_that_of_the_edges_drawn(tmp_path: Path) 
 def test_the_work_of_vertex_centric_is_the_shards_edges_after_a_resume_too(
     tmp_path: Path, local_iterations: int
 ) -> None:
-    chosen = ("vertex_centric", f"strategy.local_iterations={local_iterations}")
-    train_skewed(tmp_path / "first", *chosen, max_epochs=EPOCHS - 2, checkpoint=True)
-    result = train_skewed(tmp_path / "rest", *chosen, resume=str(tmp_path / "first/checkpoints/last.json"))
+    overrides = ("vertex_centric", f"strategy.local_iterations={local_iterations}")
+    train_skewed(tmp_path / "first", *overrides, max_epochs=EPOCHS - 2, checkpoint=True)
+    result = train_skewed(tmp_path / "rest", *overrides, resume=str(tmp_path / "first/checkpoints/last.json"))
     edges = np.diff(skewed_graph().csc.indptr[[0, 40, 80, 120]])  # partition=contiguous; sage has two layers
     check_work(result, tmp_path / "rest", np.array([2 * edges] * 2))
     assert result["balance"]["work_worst"] == pytest.approx(result["balance"]["edges"])
 
 
 def test_the_record_of_steps_grows_with_the_logarithm_of_their_number() -> None:
-    listed = [step for step in range(1, 100_001) if _is_listed(step)]
-    assert listed[:1023] == list(range(1, 1024))
-    assert len(listed) < 1023 + 512 * 7
-    assert all(after - before <= before / 512 for before, after in itertools.pairwise(listed[1023:]))
+    listing = [step for step in range(1, 100_001) if _is_listed(step)]
+    assert listing[:1023] == list(range(1, 1024))
+    assert len(listing) < 1023 + 512 * 7
+    assert all(after - before <= before / 512 for before, after in itertools.pairwise(listing[1023:]))

@@ -166,8 +166,8 @@ def test_two_processes_report_their_states_and_keep_one_best_model(tmp_path: Pat
     process = start(tmp_path, "train")
     text = output_of(process)
     assert process.returncode == 0, text
-    leader, other = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1))
-    check_states(leader, other, tmp_path)
+    leader, second = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1))
+    check_states(leader, second, tmp_path)
     assert leader["stragglers"].keys() == {"1"}
     assert leader["stragglers"]["1"] > 2
     assert "rank 1 is slow in compute" in text
@@ -175,10 +175,10 @@ def test_two_processes_report_their_states_and_keep_one_best_model(tmp_path: Pat
     lines = [json.loads(line) for line in (tmp_path / "workers.jsonl").read_text().splitlines()]
     waits = [line["seconds_sync"] > line["seconds_compute"] for line in lines if line["rank"] == 0]
     assert np.median(waits) == 1, "rank 0 waits for the other in most steps"
-    assert leader["best"] == other["best"]
+    assert leader["best"] == second["best"]
     models = [torch.load(tmp_path / f"best-{rank}.pt") for rank in (0, 1)]
     assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())
-    assert leader["last"]["mean"] != other["last"]["mean"], "buffers differ between ranks"
+    assert leader["last"]["mean"] != second["last"]["mean"], "buffers differ between ranks"
 
 
 def check_states(leader: dict[str, Any], other: dict[str, Any], folder: Path) -> None:
@@ -266,16 +266,16 @@ def test_ddp_splits_the_seeds_of_a_loader(tmp_path: Path) -> None:
     process = start(tmp_path, "loaders", LOADERS)
     text = output_of(process)
     assert process.returncode == 0, text
-    one, other = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1))
+    first, second = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1))
     num_nodes = small_graph().num_nodes
-    assert (one["alone"], one["together"]) == ([-(-num_nodes // 3), 4], [-(-num_nodes // 6), 2])
+    assert (first["alone"], first["together"]) == ([-(-num_nodes // 3), 4], [-(-num_nodes // 6), 2])
     loader = Loader(small_graph(), NeighborSampler([64]), batch_size=3, rank=1, world_size=2)
-    assert other["seeds"] == [batch.seeds.tolist() for _ in range(2) for batch in loader]
-    seeds = [seed for rank in (one, other) for batch in rank["seeds"] for seed in batch]
+    assert second["seeds"] == [batch.seeds.tolist() for _ in range(2) for batch in loader]
+    seeds = [seed for rank in (first, second) for batch in rank["seeds"] for seed in batch]
     assert set(seeds) == set(range(num_nodes))
     assert len(seeds) <= 2 * (num_nodes + 1), "at most one repeated seed in each epoch"
-    assert sorted(seed for batch in one["typed"] + other["typed"] for seed in batch) == list(range(13))
-    assert sorted(one["every"]) == sorted(other["every"]) == list(range(num_nodes))
+    assert sorted(seed for batch in first["typed"] + second["typed"] for seed in batch) == list(range(13))
+    assert sorted(first["every"]) == sorted(second["every"]) == list(range(num_nodes))
     assert text.count("seeds are split over the 2 ranks of torch.distributed's default process group") == 1
 
 
@@ -330,9 +330,9 @@ def test_the_best_value_is_restored_from_a_checkpoint() -> None:
     assert leader.best is not None
     assert later.best is not None
     assert (later.best.epoch, later.best.value) == (leader.best.epoch, leader.best.value)
-    other = Leader(monitor="train_loss")
-    other.load_state_dict(leader.state_dict())
-    assert other.best is None
+    second = Leader(monitor="train_loss")
+    second.load_state_dict(leader.state_dict())
+    assert second.best is None
 
 
 @pytest.mark.slow
@@ -368,10 +368,10 @@ def batch_of(graph: Graph, **options: Any) -> Any:
 
 def test_batches_of_a_loader_are_counted_in_every_form() -> None:
     plain = batch_of(small_graph())
-    expected = (4, sum(len(block.indices) for block in plain.blocks))
-    assert batch_sizes(plain) == batch_sizes(plain.to_torch()) == expected
-    joined = plain.to_pyg()
-    assert batch_sizes(joined) == (4, joined.edge_index.shape[1])
+    reference = (4, sum(len(block.indices) for block in plain.blocks))
+    assert batch_sizes(plain) == batch_sizes(plain.to_torch()) == reference
+    data = plain.to_pyg()
+    assert batch_sizes(data) == (4, data.edge_index.shape[1])
     assert batch_sizes([torch.zeros(3)]) == (1, 0)
 
 

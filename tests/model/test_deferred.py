@@ -165,12 +165,12 @@ def compare(
     model: nn.Module, ranks: int = 1, dtype: torch.dtype = torch.float64, owners: np.ndarray | None = None
 ) -> EdgeIndexModel:
     """Compares outputs and gradients with plain torch's. Returns the model."""
-    expected, expected_gradients = plainly(model, dtype)
-    out, found, replica = in_gnnkit(model, ranks, dtype, owners)
+    reference, expected_gradients = plainly(model, dtype)
+    out, actual, replica = in_gnnkit(model, ranks, dtype, owners)
     exact = dtype == torch.float64
-    torch.testing.assert_close(out, expected, rtol=1e-10 if exact else 3e-6, atol=1e-12 if exact else 3e-7)
+    torch.testing.assert_close(out, reference, rtol=1e-10 if exact else 3e-6, atol=1e-12 if exact else 3e-7)
     scale = max([1.0, *(float(gradient.abs().max()) for gradient in expected_gradients)])
-    for mine, theirs in zip(found, expected_gradients, strict=True):
+    for mine, theirs in zip(actual, expected_gradients, strict=True):
         assert float((mine - theirs).abs().max()) <= (1e-10 if exact else 2e-6) * scale
     return replica
 

@@ -127,7 +127,7 @@ def several(key: tuple[str, str, str]) -> nn.Module:
     return pyg.TransformerConv((-1, -1), HIDDEN) if key[1] == "in" else pyg.GraphConv((-1, -1), HIDDEN)
 
 
-def converted() -> nn.Module:
+def convert_names() -> nn.Module:
     return pyg.to_hetero(pyg.models.GraphSAGE((-1, -1), HIDDEN, 2, CLASSES), METADATA, aggr="sum")
 
 
@@ -139,7 +139,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "HGT": HGT,
     "HeteroConv": lambda: Convolutions(sage_or_gat),
     "several": lambda: Convolutions(several),
-    "to_hetero": converted,
+    "to_hetero": convert_names,
     "to_hetero GAT": lambda: pyg.to_hetero(
         pyg.models.GAT((-1, -1), HIDDEN, 2, CLASSES, add_self_loops=False), METADATA, aggr="mean"
     ),
@@ -232,7 +232,7 @@ def train(folder: Path, model: Any, **keys: Any) -> gnnkit.Result:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [HGT(), Dropped(), converted(), lambda *_: Dropped(), Attributes()])
+@pytest.mark.parametrize("model", [HGT(), Dropped(), convert_names(), lambda *_: Dropped(), Attributes()])
 def test_training_is_that_of_one_process(tmp_path: Path, model: Any) -> None:
     result = train(tmp_path, model, job="verify")
     assert result["verified"], result["largest_difference"]
@@ -242,25 +242,25 @@ def test_training_is_that_of_one_process(tmp_path: Path, model: Any) -> None:
 @pytest.mark.long("plans and trains")
 @pytest.mark.slow
 def test_planned_words_are_an_upper_bound(tmp_path: Path) -> None:
-    plan = train(tmp_path / "plan", converted(), job="plan")
-    run = train(tmp_path / "run", converted(), trainer={"max_epochs": 2})
+    plan = train(tmp_path / "plan", convert_names(), job="plan")
+    run = train(tmp_path / "run", convert_names(), trainer={"max_epochs": 2})
     assert "words are an upper bound: layers of dictionaries" in plan.summary
     assert plan["layouts"]["chosen"]["bytes_sent"]["max"] >= run["bytes_sent"] > 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [HGT, converted])
+@pytest.mark.parametrize("make", [HGT, convert_names])
 def test_a_run_is_loaded_into_a_new_model_and_predicts(tmp_path: Path, make: Callable[[], nn.Module]) -> None:
     result = train(tmp_path, make())
     assert result["exact"]
-    loaded = gnnkit.load(result.folder, make())  # with lazy layers again
+    trained_model = gnnkit.load(result.folder, make())  # with lazy layers again
     data = hetero_data()
-    out = loaded(*dictionaries(data, torch.float32)[:2])
+    out = trained_model(*dictionaries(data, torch.float32)[:2])
     with within_process():
-        predicted = gnnkit.predict(
+        predictions = gnnkit.predict(
             result.folder, data, model=make(), write=["logits"], folder=tmp_path / "new", comm="threads", workers=2
         )
-    logits = np.load(predicted.folder / "logits.npy")[:PAPERS]
+    logits = np.load(predictions.folder / "logits.npy")[:PAPERS]
     np.testing.assert_allclose(logits, (out["paper"] if isinstance(out, dict) else out).detach(), atol=1e-5)
 
 

@@ -44,7 +44,7 @@ def layers_of(graph: Graph, count: int) -> tuple[ShardAdjacency, ...]:
     return ShardAdjacency.layers(Engine(uncut(graph), Alone(0, 1), torch.float64), count, 3)  # type: ignore[return-value]
 
 
-def randomised(conv: HGTConv) -> HGTConv:
+def randomise(conv: HGTConv) -> HGTConv:
     with torch.no_grad():
         for parameter in conv.parameters():
             parameter.copy_(torch.randn_like(parameter) / 2)
@@ -76,18 +76,18 @@ def test_a_layer_is_pygs(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not fused:
         monkeypatch.setattr("gnnkit.engine.typed_attention.serves", lambda edges, h: False)
     data = hetero_data()
-    ours = randomised(HGTConv(HEAD_WIDTH, HEADS, len(SIZES), len(ENDS), AddedRelations(), 0.0).double())
+    ours = randomise(HGTConv(HEAD_WIDTH, HEADS, len(SIZES), len(ENDS), AddedRelations(), 0.0).double())
     theirs = PyGConv(ROWS, ROWS, data.metadata(), heads=HEADS).double()
     copy_to_pyg(ours, theirs)
     x_dict = {name: x.requires_grad_() for name, x in data.x_dict.items()}
     (layer,) = layers_of(Graph.of(data), 1)
     result = ours(torch.cat([*x_dict.values()]), layer)
     parts = dict(zip(SIZES, result.split([*SIZES.values()]), strict=True))
-    expected = theirs(x_dict, data.edge_index_dict)
+    reference = theirs(x_dict, data.edge_index_dict)
     gradients: list[list[Tensor]] = []
-    for rows in (parts, expected):
-        torch.testing.assert_close(*(rows_of["paper"] for rows_of in (parts, expected)), rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(*(rows_of["author"] for rows_of in (parts, expected)), rtol=1e-9, atol=1e-9)
+    for rows in (parts, reference):
+        torch.testing.assert_close(*(rows_of["paper"] for rows_of in (parts, reference)), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(*(rows_of["author"] for rows_of in (parts, reference)), rtol=1e-9, atol=1e-9)
         loss = sum((rows[name] * torch.arange(ROWS)).square().sum() for name in ("paper", "author"))
         gradients.append([*torch.autograd.grad(loss, [x_dict[name] for name in ("paper", "author", "source")])])
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
@@ -95,7 +95,7 @@ def test_a_layer_is_pygs(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_node_without_in_edges_keeps_a_share_of_its_row() -> None:
     torch.manual_seed(0)
-    conv = randomised(HGTConv(HEAD_WIDTH, HEADS, len(SIZES), len(ENDS), AddedRelations(), 0.0).double())
+    conv = randomise(HGTConv(HEAD_WIDTH, HEADS, len(SIZES), len(ENDS), AddedRelations(), 0.0).double())
     data = hetero_data()
     (layer,) = layers_of(Graph.of(data), 1)
     rows = conv(torch.cat([*data.x_dict.values()]), layer)[-SIZES["source"] :]
@@ -104,16 +104,16 @@ def test_a_node_without_in_edges_keeps_a_share_of_its_row() -> None:
 
 
 def test_parameters_of_empty_types_and_relations_have_gradients_of_zero() -> None:
-    conv = randomised(HGTConv(HEAD_WIDTH, HEADS, len(SIZES), len(ENDS), AddedRelations(), 0.0).double())
+    conv = randomise(HGTConv(HEAD_WIDTH, HEADS, len(SIZES), len(ENDS), AddedRelations(), 0.0).double())
     data = hetero_data()
     (layer,) = layers_of(Graph.of(data), 1)
     conv(torch.cat([*data.x_dict.values()]), layer).square().sum().backward()
     for parameter in (conv.key_value.weight, conv.query.bias, conv.out.weight, conv.skip):
-        used = parameter.grad.flatten(1).abs().sum(1) > 0  # type: ignore[union-attr]
-        assert used.tolist()[:3] == [True, False, True]
+        is_used = parameter.grad.flatten(1).abs().sum(1) > 0  # type: ignore[union-attr]
+        assert is_used.tolist()[:3] == [True, False, True]
     for parameter in (conv.key_relation, conv.value_relation, conv.prior):
-        used = parameter.grad.flatten(1).abs().sum(1) > 0  # type: ignore[union-attr]
-        assert used.tolist() == [name != "unused" for _, name, _ in ENDS]
+        is_used = parameter.grad.flatten(1).abs().sum(1) > 0  # type: ignore[union-attr]
+        assert is_used.tolist() == [name != "unused" for _, name, _ in ENDS]
 
 
 def test_sparse_rows_give_the_logits_of_dense_rows() -> None:

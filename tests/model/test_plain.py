@@ -70,16 +70,16 @@ def train(folder: Path, model: Any) -> None:
 @few("model", ["gcn", "gat", "own"], ["own"])
 def test_a_loaded_model_computes_what_the_run_has_written(tmp_path: Path, model: str) -> None:
     train(tmp_path / "run", Own if model == "own" else {"name": model, "hidden": 8})
-    expected = torch.from_numpy(np.load(tmp_path / "run/logits.npy"))
-    loaded = gnnkit.load(tmp_path / "run", Own() if model == "own" else None)
+    reference = torch.from_numpy(np.load(tmp_path / "run/logits.npy"))
+    trained_model = gnnkit.load(tmp_path / "run", Own() if model == "own" else None)
     x = torch.from_numpy(np.asarray(graph().features))
     for found in (
-        loaded(x, edges()),
-        loaded(graph()),
-        loaded(x, graph()),
-        copy.deepcopy(loaded)(x, edge_index=edges()),
+        trained_model(x, edges()),
+        trained_model(graph()),
+        trained_model(x, graph()),
+        copy.deepcopy(trained_model)(x, edge_index=edges()),
     ):
-        torch.testing.assert_close(found, expected.to(found.dtype))
+        torch.testing.assert_close(found, reference.to(found.dtype))
 
 
 @pytest.mark.slow
@@ -88,15 +88,15 @@ def test_rows_of_another_width_than_in_training_are_refused(tmp_path: Path, feat
     degree = "degree" in features
     make = functools.partial(pyg.GCN, WIDTH + degree, 8, 2, 3)
     train_on_threads(graph(), make(), tmp_path / "run", 1, workers=1, features=features, write=["logits"])
-    loaded = gnnkit.load(tmp_path / "run", make())
+    trained_model = gnnkit.load(tmp_path / "run", make())
     x = torch.from_numpy(np.asarray(graph().features))
     with pytest.raises(UserError, match=rf"training read {WIDTH + degree} columns" + ", the last .*log" * degree):
-        loaded(x if degree else x[:, 1:], edges())
+        trained_model(x if degree else x[:, 1:], edges())
     if degree:
         column = torch.bincount(edges()[1], minlength=NODES).log1p().to(x.dtype)
         x = torch.cat([x, column[:, None]], 1)
-    found = loaded(x, edges())
-    torch.testing.assert_close(found, torch.from_numpy(np.load(tmp_path / "run/logits.npy")), rtol=1e-4, atol=1e-5)
+    actual = trained_model(x, edges())
+    torch.testing.assert_close(actual, torch.from_numpy(np.load(tmp_path / "run/logits.npy")), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -104,9 +104,9 @@ def test_a_loaded_class_of_pyg_stays_as_it_is(tmp_path: Path) -> None:
     """PyG's own models have `num_layers` too."""
     make = functools.partial(pyg.GCN, WIDTH, 8, 2, 3)
     train(tmp_path / "run", make())
-    loaded = gnnkit.load(tmp_path / "run", make())
-    found = loaded(torch.from_numpy(np.asarray(graph().features)), edges())
-    torch.testing.assert_close(found, torch.from_numpy(np.load(tmp_path / "run/logits.npy")), rtol=1e-4, atol=1e-5)
+    trained_model = gnnkit.load(tmp_path / "run", make())
+    actual = trained_model(torch.from_numpy(np.asarray(graph().features)), edges())
+    torch.testing.assert_close(actual, torch.from_numpy(np.load(tmp_path / "run/logits.npy")), rtol=1e-4, atol=1e-5)
 
 
 def test_weights_features_and_types_of_edges_are_read() -> None:
@@ -183,12 +183,12 @@ def test_rows_of_another_device_are_refused() -> None:
 
 
 def test_hooks_of_the_user_stay_beside_ours() -> None:
-    model, seen = GCN(WIDTH, 3), []
-    model.register_forward_pre_hook(lambda *_: seen.append("before"))
-    model.register_forward_hook(lambda *_: seen.append("after"))
+    model, values = GCN(WIDTH, 3), []
+    model.register_forward_pre_hook(lambda *_: values.append("before"))
+    model.register_forward_hook(lambda *_: values.append("after"))
     plain.in_unit(model, LabelFacts(mean=(5.0, 6.0, 7.0), deviation=(0.0, 0.0, 0.0)).in_unit)
     plain.takes_edges(model, lambda given: given)
     assert model(graph())[0].tolist() == [5, 6, 7]
     plain.as_trained(model)
     assert model(graph())[0].tolist() != [5, 6, 7]
-    assert seen == ["before", "after"] * 2
+    assert values == ["before", "after"] * 2

@@ -76,18 +76,18 @@ def dense(graph: Graph) -> np.ndarray:  # [n, n]
 
 
 def by_networkx(graph: Graph) -> np.ndarray:
-    found = nx.pagerank(to_networkx(graph), SHARE, tol=1e-15)
-    return np.array([found[v] for v in range(graph.num_nodes)])[:, None]
+    actual = nx.pagerank(to_networkx(graph), SHARE, tol=1e-15)
+    return np.array([actual[v] for v in range(graph.num_nodes)])[:, None]
 
 
 def to_networkx(graph: Graph) -> Any:
-    whole = nx.MultiDiGraph()
-    whole.add_nodes_from(range(graph.num_nodes))
+    full_graph = nx.MultiDiGraph()
+    full_graph.add_nodes_from(range(graph.num_nodes))
     for v in range(graph.num_nodes):
         for e in range(graph.csc.indptr[v], graph.csc.indptr[v + 1]):
             weight = 1.0 if graph.csc.weight is None else float(graph.csc.weight[e])
-            whole.add_edge(int(graph.csc.indices[e]), v, weight=weight)
-    return whole
+            full_graph.add_edge(int(graph.csc.indices[e]), v, weight=weight)
+    return full_graph
 
 
 def solved_pagerank(graph: Graph) -> np.ndarray:
@@ -102,11 +102,11 @@ def solved_propagation(graph: Graph) -> np.ndarray:
     """(1 - alpha) (I - alpha S)^-1 Y."""
     matrix = dense(graph)
     roots = [np.array([1 / math.sqrt(d) if d > 0 else 0.0 for d in matrix.sum(axis)]) for axis in (1, 0)]
-    known = np.zeros((graph.num_nodes, graph.num_classes))
-    trained = np.flatnonzero((graph.split == Split.TRAIN) & (graph.labels >= 0))
-    known[trained, graph.labels[trained]] = 1
+    is_known = np.zeros((graph.num_nodes, graph.num_classes))
+    train_nodes = np.flatnonzero((graph.split == Split.TRAIN) & (graph.labels >= 0))
+    is_known[train_nodes, graph.labels[train_nodes]] = 1
     s = roots[0][:, None] * matrix * roots[1]
-    return (1 - SHARE) * np.linalg.solve(np.eye(len(s)) - SHARE * s, known)
+    return (1 - SHARE) * np.linalg.solve(np.eye(len(s)) - SHARE * s, is_known)
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> bool:
@@ -194,14 +194,14 @@ def test_predictions_are_those_of_networkx() -> None:
     pairs = np.random.default_rng(4).integers(0, 30, (60, 2))
     pairs = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]]), axis=0)
     graph = make_graph(30, np.concatenate([pairs, pairs[:, ::-1]]))
-    known = nx.Graph(pairs.tolist())
+    neighbours = nx.Graph(pairs.tolist())
     for v in np.flatnonzero(graph.split == Split.TRAIN):
-        known.add_node(int(v), label=int(graph.labels[v]))
-    expected = dict(zip(known, local_and_global_consistency(known, alpha=SHARE, max_iter=100), strict=True))
+        neighbours.add_node(int(v), label=int(graph.labels[v]))
+    reference = dict(zip(neighbours, local_and_global_consistency(neighbours, alpha=SHARE, max_iter=100), strict=True))
     values, _ = ran(propagation(), graph, spread(graph, Grid(2, 1, 1), 0))
-    reached = [v for v in known if values[v].any()]
-    assert len(reached) > 20
-    assert [int(values[v].argmax()) for v in reached] == [expected[v] for v in reached]
+    nodes = [v for v in neighbours if values[v].any()]
+    assert len(nodes) > 20
+    assert [int(values[v].argmax()) for v in nodes] == [reference[v] for v in nodes]
 
 
 @pytest.mark.slow
@@ -212,8 +212,8 @@ def test_the_residual_is_the_relative_change_and_ends_the_run() -> None:
     for (before, _), (after, told) in itertools.pairwise(steps):
         assert told[0][1] == pytest.approx(np.abs(after - before).sum() / np.abs(after).sum(), rel=1e-9)
     residuals = [told[0][1] for _, told in steps]
-    _, ended = ran(PageRank(tolerance=residuals[5]), graph, spread(graph, grid, 1))
-    assert ended[0] == (6, residuals[5])
+    _, exits = ran(PageRank(tolerance=residuals[5]), graph, spread(graph, grid, 1))
+    assert exits[0] == (6, residuals[5])
 
 
 class Doubling(Program):

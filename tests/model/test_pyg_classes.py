@@ -119,8 +119,8 @@ def test_aggregations_in_order_equal_pyg_on_several_ranks(make: Callable[[], nn.
     edges = torch.from_numpy(np.stack([src, dst]))
     with torch.no_grad():
         plain = model.layers[0] if isinstance(model, PyG) else model
-        expected = plain(torch.tensor(np.asarray(graph.features)), edges)
-    torch.testing.assert_close(outputs(model, graph, ranks), expected, rtol=1e-10, atol=1e-10)
+        reference = plain(torch.tensor(np.asarray(graph.features)), edges)
+    torch.testing.assert_close(outputs(model, graph, ranks), reference, rtol=1e-10, atol=1e-10)
     assert not any("order" in line for line in inexact(adapted(model), 4))
 
 

@@ -188,21 +188,21 @@ def test_a_run_is_loaded_and_predicts(tmp_path: Path) -> None:
     data = typed_data()
     result = train(tmp_path, data, rgcn)
     assert result["exact"]
-    loaded = gnnkit.load(result.folder, rgcn(WIDTH, CLASSES))
-    logits = loaded(data.x, data.edge_index, data.edge_type).detach()
+    trained_model = gnnkit.load(result.folder, rgcn(WIDTH, CLASSES))
+    logits = trained_model(data.x, data.edge_index, data.edge_type).detach()
     with within_process():
-        predicted = gnnkit.predict(
+        predictions = gnnkit.predict(
             result.folder, data, model=rgcn(WIDTH, CLASSES), write=["logits"], folder=tmp_path / "new", comm="threads"
         )
-    np.testing.assert_allclose(np.load(predicted.folder / "logits.npy"), logits, atol=1e-5)
+    np.testing.assert_allclose(np.load(predictions.folder / "logits.npy"), logits, atol=1e-5)
 
 
 def test_a_graph_of_one_relation_has_relation_0(tmp_path: Path) -> None:
-    graph, seen = Graph.of(pyg_data(WIDTH, CLASSES)), []
+    graph, values = Graph.of(pyg_data(WIDTH, CLASSES)), []
 
     class Notes(Typed):
         def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-            seen.append(edge_type)
+            values.append(edge_type)
             return super().forward(x, edge_index, edge_type)
 
     (shard,) = cut_all(graph, Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1)))
@@ -213,7 +213,7 @@ def test_a_graph_of_one_relation_has_relation_0(tmp_path: Path) -> None:
         model(torch.tensor(np.asarray(shard.features), dtype=torch.float32), layers)
 
     Threads.run(run, 1)
-    assert torch.equal(seen[0], torch.zeros(graph.num_edges, dtype=torch.int64))
+    assert torch.equal(values[0], torch.zeros(graph.num_edges, dtype=torch.int64))
 
 
 def test_a_class_that_ignores_types_is_refused_on_a_typed_graph(tmp_path: Path) -> None:

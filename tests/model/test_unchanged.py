@@ -385,8 +385,8 @@ def test_forms_of_reading_edges_give_what_torch_gives(read: Callable[[Tensor, Te
             return read(x, edge_index)
 
     graph = make_graph(False)
-    expected = read(torch.from_numpy(graph.features), edges_of(graph))
-    torch.testing.assert_close(drop_edges(Reads(), ranks), expected)
+    reference = read(torch.from_numpy(graph.features), edges_of(graph))
+    torch.testing.assert_close(drop_edges(Reads(), ranks), reference)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -395,8 +395,8 @@ def test_an_evaluation_reads_the_statistics_that_training_left(ranks: int) -> No
     norm = pyg.InstanceNorm(CLASSES, affine=True, track_running_stats=True)
     norm.running_mean, norm.running_var = torch.randn(CLASSES), torch.rand(CLASSES)
     model, graph = Rows(CONV(), norm).double().eval(), make_graph(False)
-    expected = model(torch.from_numpy(graph.features), edges_of(graph)).detach()
-    torch.testing.assert_close(drop_edges(model, ranks), expected)
+    reference = model(torch.from_numpy(graph.features), edges_of(graph)).detach()
+    torch.testing.assert_close(drop_edges(model, ranks), reference)
 
 
 class OfSeveral(Normed):
@@ -573,11 +573,11 @@ class Dropped(Rows):
 def test_parts_that_depend_on_the_number_of_workers_are_named(
     make: Callable[[], nn.Module], expected: str | None
 ) -> None:
-    found = inexact(adapted(make()), WIDTH)
+    actual = inexact(adapted(make()), WIDTH)
     if expected is None:
-        assert found == []
+        assert actual == []
     else:
-        (line,) = found
+        (line,) = actual
         assert re.match(expected, line)
 
 
@@ -603,9 +603,9 @@ def drop_edges(model: nn.Module, ranks: int) -> Tensor:  # [NODES, width]
 def test_dropped_attention_is_that_of_one_process(conv: Any) -> None:
     torch.manual_seed(0)
     model = Net(conv(WIDTH, 3, heads=2, dropout=0.5), conv(6, CLASSES, dropout=0.5)).double()
-    found = drop_edges(model, 3)
-    torch.testing.assert_close(found, drop_edges(model, 1), rtol=1e-10, atol=1e-12)
-    assert not torch.allclose(found, drop_edges(model.eval(), 1))
+    actual = drop_edges(model, 3)
+    torch.testing.assert_close(actual, drop_edges(model, 1), rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(actual, drop_edges(model.eval(), 1))
 
 
 @pytest.mark.slow
@@ -669,14 +669,14 @@ def test_a_run_is_loaded_into_the_class_of_the_user(tmp_path: Path, comm: str) -
     data, model = make_data(), TwoLayers(WIDTH, CLASSES)
     result = train(tmp_path, model, comm=comm)
     assert (result["exact"], result["inexact"], result["model"]) == (True, [], "TwoLayers")
-    loaded = gnnkit.load(result.folder, TwoLayers(WIDTH, CLASSES))
-    assert isinstance(loaded, TwoLayers)
+    trained_model = gnnkit.load(result.folder, TwoLayers(WIDTH, CLASSES))
+    assert isinstance(trained_model, TwoLayers)
     folder = tmp_path / "predicted"
     with within_process():
-        predicted = gnnkit.predict(result.folder, data, model=model, write=["logits"], folder=folder, comm="threads")
+        predictions = gnnkit.predict(result.folder, data, model=model, write=["logits"], folder=folder, comm="threads")
         tested = gnnkit.predict(result.folder, data, model=model, job="test", folder=tmp_path / "test", comm="threads")
-    logits = loaded(data.x, data.edge_index).detach()
-    np.testing.assert_allclose(np.load(predicted.folder / "logits.npy"), logits, atol=1e-5)
+    logits = trained_model(data.x, data.edge_index).detach()
+    np.testing.assert_allclose(np.load(predictions.folder / "logits.npy"), logits, atol=1e-5)
     assert tested["test_accuracy"] == pytest.approx(result["test_accuracy"])
 
 
@@ -704,9 +704,9 @@ def test_sampled_training_is_that_of_all_workers_in_one_process(tmp_path: Path, 
 @few("strategy", [*SAMPLED, LLCG], default=["preset_workload"])
 def test_a_model_that_was_trained_on_batches_is_evaluated_on_the_whole_graph(tmp_path: Path, strategy: Any) -> None:
     result = train(tmp_path, TwoLayers, strategy=strategy, write=["logits"])
-    loaded, data = gnnkit.load(result.folder, TwoLayers(WIDTH, CLASSES)), make_data()
-    expected = loaded(data.x, data.edge_index).detach()
-    np.testing.assert_allclose(np.load(result.folder / "logits.npy"), expected, atol=1e-5)
+    trained_model, data = gnnkit.load(result.folder, TwoLayers(WIDTH, CLASSES)), make_data()
+    reference = trained_model(data.x, data.edge_index).detach()
+    np.testing.assert_allclose(np.load(result.folder / "logits.npy"), reference, atol=1e-5)
 
 
 @pytest.mark.exhaustive
@@ -764,9 +764,9 @@ def test_batches_with_all_neighbours_train_as_pyg_on_the_whole_graph(tmp_path: P
         loss.backward()
         optimizer.step()
     assert result["train_loss"] == pytest.approx(loss.item(), rel=1e-5)
-    loaded = gnnkit.load(result.folder, Means(WIDTH, CLASSES))
+    trained_model = gnnkit.load(result.folder, Means(WIDTH, CLASSES))
     for name, value in alone.state_dict().items():
-        torch.testing.assert_close(loaded.state_dict()[name], value, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(trained_model.state_dict()[name], value, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.exhaustive
@@ -846,11 +846,11 @@ def test_accuracy_on_cora_is_that_of_pyg(tmp_path: Path, data_folder: Path) -> N
         F.cross_entropy(alone(x, edge_index)[rows], labels[rows]).backward()
         optimizer.step()
     rows = split == Split.TEST
-    expected = float((alone.eval()(x, edge_index)[rows].argmax(1) == labels[rows]).float().mean())
-    assert expected > 0.6
+    reference = float((alone.eval()(x, edge_index)[rows].argmax(1) == labels[rows]).float().mean())
+    assert reference > 0.6
     keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", **BARE}
     keys["trainer"] = {"max_epochs": epochs, "lr": rate, "check_val_every_n_epoch": epochs}
     for workers in (1, 4):
         with within_process():
             result = gnnkit.train(graph, model=model, folder=tmp_path / str(workers), workers=workers, **keys)
-        assert result["test_accuracy"] == pytest.approx(expected, abs=0.01)
+        assert result["test_accuracy"] == pytest.approx(reference, abs=0.01)

@@ -70,26 +70,26 @@ Answer = tuple[Tensor, Tensor, Tensor, Tensor]  # losses and gradients, buffers,
 
 def answer(worker: Worker, make: Callable[[], ExecutionStrategy], model: nn.Module) -> Answer:
     """Takes the gradients of two epochs, then evaluates with running statistics."""
-    own, strategy, parts = copy.deepcopy(model), make(), []
+    replica, strategy, parts = copy.deepcopy(model), make(), []
     strategy.check(worker.sampler, 2)
-    strategy.setup(worker, own)
+    strategy.setup(worker, replica)
     for epoch in range(2):
         for batch in strategy.batches(epoch):
-            own.zero_grad()
-            loss = loss_part(NodeClassification(), own(batch.x, batch.adjacencies), batch)
+            replica.zero_grad()
+            loss = loss_part(NodeClassification(), replica(batch.x, batch.adjacencies), batch)
             loss.backward()
-            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in own.parameters()]
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in replica.parameters()]
             parts.append(torch.cat([loss.detach()[None], *(gradient.flatten() for gradient in gradients)]))
     strategy.close()
-    buffers = torch.cat([buffer.flatten().double() for buffer in own.buffers()] or [torch.zeros(0)])
-    return torch.stack(parts), buffers, owned(worker), Evaluation.of(worker, own, 1.0).logits(own)
+    buffers = torch.cat([buffer.flatten().double() for buffer in replica.buffers()] or [torch.zeros(0)])
+    return torch.stack(parts), buffers, owned(worker), Evaluation.of(worker, replica, 1.0).logits(replica)
 
 
 def run(
     grid: Grid, make: Callable[[], ExecutionStrategy], model: nn.Module, sampler: Sampler | None, graph: Graph
 ) -> list[Answer]:
-    whole = make().reads.graph
-    return on_ranks(graph, grid, lambda each: answer(each, make, model), whole=whole, sampler=sampler)
+    full_graph = make().reads.graph
+    return on_ranks(graph, grid, lambda each: answer(each, make, model), whole=full_graph, sampler=sampler)
 
 
 def check(
@@ -102,13 +102,13 @@ def check(
     """Checks ranks of a grid against the one rank that computes the same."""
     alone = make().on_one_rank(grid.world_size, sampler)
     assert alone is not None
-    (expected,) = run(ONE, lambda: copy.deepcopy(alone), model, sampler, graph)
-    found = run(grid, make, model, sampler, graph)
-    assert_close(torch.stack([part[0] for part in found]).sum(0), expected[0], f"loss and gradient on {grid}")
-    for part in found:
-        assert torch.equal(part[1], found[0][1]), "running statistics differ between ranks"
-    assert_close(found[0][1], expected[1], f"running statistics on {grid}")
-    assert_close(by_node([part[2:] for part in found]), by_node([expected[2:]]), f"evaluation on {grid}")
+    (reference,) = run(ONE, lambda: copy.deepcopy(alone), model, sampler, graph)
+    result = run(grid, make, model, sampler, graph)
+    assert_close(torch.stack([part[0] for part in result]).sum(0), reference[0], f"loss and gradient on {grid}")
+    for part in result:
+        assert torch.equal(part[1], result[0][1]), "running statistics differ between ranks"
+    assert_close(result[0][1], reference[1], f"running statistics on {grid}")
+    assert_close(by_node([part[2:] for part in result]), by_node([reference[2:]]), f"evaluation on {grid}")
 
 
 @pytest.mark.slow

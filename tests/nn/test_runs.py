@@ -30,10 +30,10 @@ def batches(size: int) -> dict[str, Any]:
 
 
 def run(folder: Path, **keys: Any) -> Any:
-    given = {"workers": 2, "comm": "threads", "threads": 1, "partition": "1d", "write": ["logits"], **BARE, **keys}
-    trainer = {"max_epochs": 2, "check_val_every_n_epoch": 1, "precision": 64, **given.pop("trainer", {})}
-    model = given.pop("model", {"name": "gcn", "norm": "batch"})
-    return gnnkit.train(random_graph(), folder=folder, trainer=trainer, model=model, **given)
+    run_keys = {"workers": 2, "comm": "threads", "threads": 1, "partition": "1d", "write": ["logits"], **BARE, **keys}
+    trainer = {"max_epochs": 2, "check_val_every_n_epoch": 1, "precision": 64, **run_keys.pop("trainer", {})}
+    model = run_keys.pop("model", {"name": "gcn", "norm": "batch"})
+    return gnnkit.train(random_graph(), folder=folder, trainer=trainer, model=model, **run_keys)
 
 
 def buffers(result: Any, model: nn.Module | None = None) -> dict[str, Tensor]:
@@ -42,9 +42,9 @@ def buffers(result: Any, model: nn.Module | None = None) -> dict[str, Tensor]:
 
 def equal(one: Any, other: Any, model: nn.Module | None = None) -> None:
     """Checks the running statistics and the logits of two runs."""
-    found = buffers(other, model)
+    actual = buffers(other, model)
     for name, value in buffers(one, model).items():
-        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(actual[name], value, rtol=1e-9, atol=1e-9)
     logits = [np.load(Path(each.folder) / "logits.npy") for each in (one, other)]
     np.testing.assert_allclose(logits[1], logits[0], rtol=1e-8, atol=1e-8)
 
@@ -87,11 +87,11 @@ def test_processes_train_and_evaluate_as_one_does(tmp_path: Path, keys: dict[str
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", [FULL, SAMPLED], ids=["full", "sampled"])
 def test_a_resumed_run_has_the_running_statistics_of_an_unbroken_one(tmp_path: Path, keys: dict[str, Any]) -> None:
-    whole = run(tmp_path / "whole", **keys)
+    full_run = run(tmp_path / "whole", **keys)
     half = run(tmp_path / "half", **keys, trainer={"max_epochs": 1})
-    rest = run(tmp_path / "rest", **keys, trainer={"resume": str(half.folder)})
-    for name, value in buffers(whole).items():
-        assert torch.equal(buffers(rest)[name], value), name
+    resumed_run = run(tmp_path / "rest", **keys, trainer={"resume": str(half.folder)})
+    for name, value in buffers(full_run).items():
+        assert torch.equal(buffers(resumed_run)[name], value), name
 
 
 @pytest.mark.exhaustive
@@ -101,8 +101,8 @@ def test_evaluation_by_layers_is_that_by_neighbourhoods(tmp_path: Path) -> None:
 
     make = functools.partial(GCN, norm="batch")
     by_layer = run(tmp_path / "layers", **SAMPLED, model=make)
-    whole = run(tmp_path / "whole", **SAMPLED, model=lambda a, b: ByNeighbourhood(make(a, b)))
-    logits = [np.load(Path(each.folder) / "logits.npy") for each in (by_layer, whole)]
+    full_run = run(tmp_path / "whole", **SAMPLED, model=lambda a, b: ByNeighbourhood(make(a, b)))
+    logits = [np.load(Path(each.folder) / "logits.npy") for each in (by_layer, full_run)]
     np.testing.assert_allclose(logits[1], logits[0], rtol=1e-10, atol=1e-10)
 
 

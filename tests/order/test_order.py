@@ -71,15 +71,15 @@ def test_a_shard_in_another_order_says_the_same_of_nodes_and_edges(order: NodeOr
     graph = check_graph()
     owners = (np.arange(graph.num_nodes) % grid.world_size).astype(np.int32)
     for shard in cut_all(graph, Partition(owners, None, grid)):
-        found = renumbered(shard, order)
-        back = np.argsort(found.owned)
+        actual = renumbered(shard, order)
+        back = np.argsort(actual.owned)
         for name in ("owned", "in_degree", "out_degree", "looped", "labels", "split", "mean_edge_features"):
-            np.testing.assert_array_equal(getattr(found, name)[back], getattr(shard, name), name)
-        assert edges_of(found) == edges_of(shard)
-        for row in np.split(found.edge_ids, found.csc.indptr[1:-1]):
+            np.testing.assert_array_equal(getattr(actual, name)[back], getattr(shard, name), name)
+        assert edges_of(actual) == edges_of(shard)
+        for row in np.split(actual.edge_ids, actual.csc.indptr[1:-1]):
             assert (np.diff(row) > 0).all()  # so sums have the same bits
-        by_edge, before = np.argsort(found.edge_ids), np.argsort(shard.edge_ids)
-        np.testing.assert_array_equal(found.edge_features[by_edge], shard.edge_features[before])
+        by_edge, before = np.argsort(actual.edge_ids), np.argsort(shard.edge_ids)
+        np.testing.assert_array_equal(actual.edge_features[by_edge], shard.edge_features[before])
 
 
 def test_without_an_order_a_shard_stays_as_it_is() -> None:
@@ -127,8 +127,8 @@ def shuffled_path(num_nodes: int) -> Graph:
 
 def test_auto_orders_what_has_no_order_and_leaves_what_has_one() -> None:
     shuffled = shuffled_path(20_000)
-    found = renumbered(uncut(shuffled), Auto())
-    apart = np.abs(np.repeat(np.arange(20_000), np.diff(found.csc.indptr)) - found.csc.indices)
+    actual = renumbered(uncut(shuffled), Auto())
+    apart = np.abs(np.repeat(np.arange(20_000), np.diff(actual.csc.indptr)) - actual.csc.indices)
     assert apart.max() == 1  # each row beside those of its neighbours
     line = Graph.from_edges(np.arange(19_999), np.arange(1, 20_000), 20_000, features=np.zeros((20_000, 1), np.float32))
     for graph in (line, shuffled_path(4_000)):  # in order, and so small that all rows stay in a cache
@@ -178,8 +178,8 @@ def logits_by_node(layout: str, order: type[NodeOrder]) -> torch.Tensor:  # [num
 @pytest.mark.slow
 @turns(layout=list(LAYOUTS), order=[Rcm, Degree, Backwards])
 def test_ranks_with_rows_in_any_order_train_the_same(layout: str, order: type[NodeOrder]) -> None:
-    found, expected = logits_by_node(layout, order), logits_by_node(layout, ById)
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
+    actual, reference = logits_by_node(layout, order), logits_by_node(layout, ById)
+    torch.testing.assert_close(actual, reference, rtol=1e-8, atol=1e-10)
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -213,9 +213,9 @@ def trained(way: str, order: str) -> tuple[float, np.ndarray]:
     default=[("learned rows", "degree")],
 )
 def test_training_is_the_same_in_any_order(way: str, order: str) -> None:
-    expected, found = trained(way, "none"), trained(way, order)
-    assert found[0] == pytest.approx(expected[0], rel=1e-10)
-    np.testing.assert_allclose(found[1], expected[1], rtol=1e-8, atol=1e-10)
+    reference, actual = trained(way, "none"), trained(way, order)
+    assert actual[0] == pytest.approx(reference[0], rel=1e-10)
+    np.testing.assert_allclose(actual[1], reference[1], rtol=1e-8, atol=1e-10)
 
 
 class Net(nn.Module):
@@ -233,12 +233,12 @@ class Net(nn.Module):
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "file"), [("pagerank", "values.npy"), (Net, "predictions.npy")])
 def test_a_class_of_pyg_and_a_program_have_the_same_results_in_any_order(model: Any, file: str, tmp_path: Path) -> None:
-    graph, found = Synthetic("sbm", 90, 400, num_classes=3, width=6).load(), []
+    graph, results = Synthetic("sbm", 90, 400, num_classes=3, width=6).load(), []
     for order in ("none", "rcm"):
         overrides = [f"order={order}", "trainer.precision=64"]
         result = train_on_threads(graph, model, tmp_path / order, 1, overrides=overrides)
-        found.append(np.load(result.folder / file))
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-10)
+        results.append(np.load(result.folder / file))
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-10)
 
 
 @pytest.mark.slow
@@ -279,10 +279,10 @@ def test_job_verify_agrees_in_another_order(tmp_path: Path) -> None:
 def test_rows_that_a_checkpoint_keeps_go_on_in_their_order(tmp_path: Path) -> None:
     graph = Synthetic("sbm", 90, 400, num_classes=3, width=6).load()
     keys: dict[str, Any] = {"exchange": "pipelined", "workers": 2, "overrides": ["trainer.exact_shares=[0,0]"]}
-    whole = train_on_threads(graph, "gcn", tmp_path / "whole", 4, order="rcm", **keys)
+    full_graph = train_on_threads(graph, "gcn", tmp_path / "whole", 4, order="rcm", **keys)
     train_on_threads(graph, "gcn", tmp_path / "half", 2, order="rcm", **keys)
     keys["overrides"].append(f"trainer.resume={tmp_path / 'half'}")
     again = train_on_threads(graph, "gcn", tmp_path / "again", 4, order="rcm", **keys)
-    assert again["train_loss"] == whole["train_loss"]
+    assert again["train_loss"] == full_graph["train_loss"]
     with pytest.raises(UserError, match="order=degree differs from rcm in the checkpoint"):
         train_on_threads(graph, "gcn", tmp_path / "other", 4, order="degree", **keys)

@@ -23,8 +23,8 @@ def test_the_total_of_words_never_rises_and_balance_stays_within_the_bound(
     before = Partition(before.node_rank, None, before.grid)
     after = min_words(graph, before, bound)
     quality, former = measure(graph, after), measure(graph, before)
-    moved = np.count_nonzero(after.node_rank != before.node_rank)
-    assert quality.words.sum() <= former.words.sum() - (moved > 0)
+    has_moved = np.count_nonzero(after.node_rank != before.node_rank)
+    assert quality.words.sum() <= former.words.sum() - (has_moved > 0)
     for name in ("nodes", "edges"):
         assert quality.balance()[name] <= max(bound, former.balance()[name])
     np.testing.assert_array_equal(min_words(graph, before, bound).node_rank, after.node_rank)
@@ -38,9 +38,9 @@ def test_communities_are_found_again_where_a_part_of_each_was_misplaced(grid: Gr
     dst = np.where(rng.random(4000) < 0.97, block[src] * 50 + rng.integers(0, 50, 4000), rng.integers(0, 200, 4000))
     graph = Graph.from_edges(src, dst, 200)
     planted = Contiguous().assign(graph, grid)
-    misplaced = planted.node_rank.copy()
-    misplaced[::5] = rng.permutation(misplaced[::5])
-    before = measure(graph, Partition(misplaced, None, grid))
+    owners = planted.node_rank.copy()
+    owners[::5] = rng.permutation(owners[::5])
+    before = measure(graph, Partition(owners, None, grid))
     after = measure(graph, min_words(graph, before.partition))
     best = measure(graph, planted)
     print(f"{grid}: words {before.words.sum():.0f} -> {after.words.sum():.0f}, planted {best.words.sum():.0f}")
@@ -64,9 +64,9 @@ def test_border_is_none_or_min_words() -> None:
 @pytest.mark.slow
 @given(graphs(), st.data(), st.sampled_from([1.0, 1.5]))
 def test_a_cover_holds_edges_at_an_end_and_words_never_rise(graph: Graph, data: st.DataObject, bound: float) -> None:
-    drawn = data.draw(partitions(graph))
-    grid = Grid(drawn.grid.num_cells, 1, drawn.grid.slices)
-    before = Partition(drawn.node_rank, None, grid)
+    example = data.draw(partitions(graph))
+    grid = Grid(example.grid.num_cells, 1, example.grid.slices)
+    before = Partition(example.node_rank, None, grid)
     after = cover(graph, before, bound)
     cells = after.cells_of_edges(graph)
     at_source = before.node_cell[graph.csc.indices] == cells
@@ -78,13 +78,13 @@ def test_a_cover_holds_edges_at_an_end_and_words_never_rise(graph: Graph, data: 
 @pytest.mark.exhaustive
 def test_a_cover_of_a_skewed_graph_moves_far_fewer_rows_with_even_edges() -> None:
     graph = Synthetic("rmat", 20_000, 200_000, 4, 1).load()
-    moved = {}
+    words = {}
     for border in ("none", "min_words", "cover", "min_words+cover"):
         partition = improve_border(graph, Ldg("random").assign(graph, Grid(4, 1, 1)), border)
         quality = measure(graph, partition)
-        moved[border] = quality.words.sum() / (3 * graph.num_nodes)
+        words[border] = quality.words.sum() / (3 * graph.num_nodes)
         assert quality.balance()["edges"] <= 1.1
-    assert moved["min_words+cover"] < moved["cover"] < 0.75 * moved["min_words"] < 0.75 * moved["none"]
+    assert words["min_words+cover"] < words["cover"] < 0.75 * words["min_words"] < 0.75 * words["none"]
 
 
 def test_cells_above_the_bound_give_edges_back() -> None:
@@ -92,8 +92,8 @@ def test_cells_above_the_bound_give_edges_back() -> None:
     leaves = np.arange(1, 41)
     graph = Graph.from_edges(np.r_[0 * leaves, leaves], np.r_[leaves, 0 * leaves], 41)
     partition = Partition((np.arange(41) > 0).astype(np.int32), None, Grid(2, 1, 1))
-    held = [np.bincount(cover(graph, partition, bound).cells_of_edges(graph)).tolist() for bound in (2.0, 1.1)]
-    assert held == [[0, 80], [40, 40]]
+    edge_ids = [np.bincount(cover(graph, partition, bound).cells_of_edges(graph)).tolist() for bound in (2.0, 1.1)]
+    assert edge_ids == [[0, 80], [40, 40]]
 
 
 def test_a_cover_needs_owners_of_nodes_and_one_column() -> None:

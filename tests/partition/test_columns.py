@@ -95,11 +95,16 @@ def test_uneven_columns_are_left_out() -> None:
 
 
 def run(folder: Path, *overrides: str, workers: int, **keys: Any) -> dict[str, Any]:
-    chosen = {"comm": "threads", "threads": 1, "trainer": {"max_epochs": 2, "precision": 64}, "workers": workers} | BARE
+    run_keys = {
+        "comm": "threads",
+        "threads": 1,
+        "trainer": {"max_epochs": 2, "precision": 64},
+        "workers": workers,
+    } | BARE
     overrides = ("partition.nodes=random", *overrides)
     graph = random_graph(60, 1500)
     return dict(
-        gnnkit.train(graph, strategy="vertex_centric", overrides=overrides, folder=folder / "run", **chosen, **keys)
+        gnnkit.train(graph, strategy="vertex_centric", overrides=overrides, folder=folder / "run", **run_keys, **keys)
     )
 
 
@@ -122,8 +127,8 @@ def test_columns_train_as_one_process(
     keys = ["partition=1.5d", "partition.replication=3"] if grid == "replication" else [f"partition={grid}"]
     result = run(tmp_path, *keys, "job=verify", workers=workers, model=model)
     assert result["verified"], result
-    said = f"of {workers} workers is {len(columns)} columns of {', '.join(map(str, columns))} workers"
-    assert said in capsys.readouterr().out
+    text = f"of {workers} workers is {len(columns)} columns of {', '.join(map(str, columns))} workers"
+    assert text in capsys.readouterr().out
 
 
 @pytest.mark.exhaustive
@@ -135,8 +140,8 @@ def test_a_run_says_that_its_columns_are_unequal_and_stores_them(
     cut = run(tmp_path / "cut", "partition=2d", "job=partition", workers=5)
     assert cut["columns"] == [3, 2]
     assert [(region["row"], region["col"]) for region in cut["regions"]] == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)]
-    stored = Stored(str(tmp_path / "cut/run")).assign(random_graph(60, 1500), Grid(5, 1, 1))
-    assert stored.columns == (3, 2)
+    store = Stored(str(tmp_path / "cut/run")).assign(random_graph(60, 1500), Grid(5, 1, 1))
+    assert store.columns == (3, 2)
     plan = run(tmp_path / "plan", "job=plan", "partition=2d", workers=5)
     assert plan["layouts"]["chosen"] == plan["layouts"]["2d"] != plan["layouts"]["1d"]
     assert plan["layouts"]["2d"]["words"]["max"] < plan["layouts"]["1d"]["words"]["max"]

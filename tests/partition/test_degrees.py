@@ -28,37 +28,37 @@ def expected(csc: CSC) -> list[list[float]]:
     return [values[NODES].tolist() for values in (csc.in_degree(), csc.out_degree(), np.array(loops))]
 
 
-def found(csc: CSC) -> list[list[float]]:
+def find_degrees(csc: CSC) -> list[list[float]]:
     known = Degrees.of(csc)
     return [read(NODES).tolist() for read in (known.in_degree, known.out_degree, known.looped)]
 
 
 @pytest.mark.parametrize("weighted", [True, False])
 def test_ranks_of_a_process_make_each_array_once(weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    csc, made = graph(weighted=weighted).csc, []
-    monkeypatch.setattr(module, "looped", lambda csc: made.append(1) or np.zeros(csc.num_nodes, bool))
+    csc, instances = graph(weighted=weighted).csc, []
+    monkeypatch.setattr(module, "looped", lambda csc: instances.append(1) or np.zeros(csc.num_nodes, bool))
     with ThreadPoolExecutor(4) as pool:
-        every = list(pool.map(lambda _: found(csc), range(8)))
+        every = list(pool.map(lambda _: find_degrees(csc), range(8)))
     assert every == [[*expected(csc)[:2], [False] * 4]] * 8
-    assert len(made) == 1
+    assert len(instances) == 1
     assert set(Degrees.of(csc)._arrays) == {"out_degree", "looped", *(["in_degree"] if weighted else [])}
 
 
 @pytest.mark.parametrize("weighted", [True, False])
 def test_those_of_the_parts_are_those_of_the_graph(weighted: bool, tmp_path: Path) -> None:
-    whole = graph(weighted=weighted)
+    full_graph = graph(weighted=weighted)
     parts = Partition(np.arange(20, dtype=np.int32) % 3, None, Grid(3, 1, 1))
-    save(list(cut_all(whole, parts)), tmp_path / "degrees")
-    copy = CSC(whole.csc.indptr, whole.csc.indices, whole.csc.weight)
+    save(list(cut_all(full_graph, parts)), tmp_path / "degrees")
+    copy = CSC(full_graph.csc.indptr, full_graph.csc.indices, full_graph.csc.weight)
     Degrees.load(copy, tmp_path / "degrees")
     assert {"out_degree", "looped"} <= set(Degrees.of(copy)._arrays)
-    assert found(copy) == expected(whole.csc)
+    assert find_degrees(copy) == expected(full_graph.csc)
 
 
 @pytest.mark.slow
 def test_they_go_with_their_graph() -> None:
     csc = graph(weighted=False).csc
-    found(csc)
+    find_degrees(csc)
     before = len(module._KNOWN)
     del csc
     gc.collect()

@@ -85,8 +85,8 @@ def test_unequal_columns_are_next_to_the_root(name: str, world_size: int, expect
 
 
 def test_a_user_is_told_of_unequal_columns() -> None:
-    said = remark("2d", Grid(5, 1, 1), (3, 2))
-    assert said == "partition.grid=2d of 5 workers is 2 columns of 3, 2 workers"
+    text = remark("2d", Grid(5, 1, 1), (3, 2))
+    assert text == "partition.grid=2d of 5 workers is 2 columns of 3, 2 workers"
 
 
 @pytest.mark.slow

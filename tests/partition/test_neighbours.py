@@ -31,9 +31,9 @@ def test_crossing_edges_join_owners_in_both_directions(grid: Grid) -> None:
     edges = list(zip(graph.csc.indices.tolist(), targets.tolist(), strict=True))
     crossing = [(a, b) for a, b in edges if owner[a] != owner[b]]
     pairs = {(owner[a], owner[b]) for a, b in crossing}
-    found = Crossing.of(graph, Partition(owner, None, grid))
-    assert found.count == len(crossing)
-    assert set(np.flatnonzero(found.boundary)) == {node for edge in crossing for node in edge}
-    assert found.neighbours == [
+    actual = Crossing.of(graph, Partition(owner, None, grid))
+    assert actual.count == len(crossing)
+    assert set(np.flatnonzero(actual.boundary)) == {node for edge in crossing for node in edge}
+    assert actual.neighbours == [
         [b for b in range(grid.world_size) if {(a, b), (b, a)} & pairs] for a in range(grid.world_size)
     ]

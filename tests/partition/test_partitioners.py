@@ -73,10 +73,10 @@ def test_every_node_gets_one_owner_and_the_same_one_again(
 @given(st.integers(0, 50), st.integers(1, 9))
 def test_contiguous_and_random_give_the_first_parts_one_more(num_nodes: int, num_parts: int) -> None:
     graph = make_graph([], [], num_nodes)
-    size, rest = divmod(num_nodes, num_parts)
+    size, remainder = divmod(num_nodes, num_parts)
     for partitioner in (Contiguous(), Random()):
         counts = np.bincount(partitioner.assign_nodes(graph, num_parts), minlength=num_parts)
-        assert counts.tolist() == [size + 1] * rest + [size] * (num_parts - rest)
+        assert counts.tolist() == [size + 1] * remainder + [size] * (num_parts - remainder)
     assert (np.diff(Contiguous().assign_nodes(graph, num_parts)) >= 0).all()
 
 
@@ -106,11 +106,11 @@ def test_balanced_parts_differ_from_the_mean_by_at_most_the_largest_node(graph: 
 def test_balanced_evens_out_the_edges_of_a_skewed_graph() -> None:
     rng = np.random.default_rng(0)
     graph = make_graph(rng.integers(0, 2000, 40000), (2000 * rng.random(40000) ** 3).astype(int), 2000)
-    held = {
+    edges = {
         type(p): [s.csc.num_edges for s in cut_all(graph, p.assign(graph, Grid(8, 1, 1)))] for p in PARTITIONERS[:2]
     }
-    assert max(held[Contiguous]) > 3 * np.mean(held[Contiguous])
-    assert max(held[Balanced]) < 1.1 * np.mean(held[Balanced])
+    assert max(edges[Contiguous]) > 3 * np.mean(edges[Contiguous])
+    assert max(edges[Balanced]) < 1.1 * np.mean(edges[Balanced])
 
 
 @pytest.mark.parametrize(
@@ -190,10 +190,10 @@ def test_places_are_a_permutation_that_shortens_distances(seed: int, shape: tupl
     assert sorted(places) == list(range(num_parts))
     cost = (rows * distance[np.ix_(places, places)]).sum()
     assert cost <= (rows * distance).sum()
-    for one, other in combinations(range(num_parts), 2):
-        swapped = places.copy()
-        swapped[[one, other]] = swapped[[other, one]]
-        assert cost <= (rows * distance[np.ix_(swapped, swapped)]).sum()
+    for first, second in combinations(range(num_parts), 2):
+        permutation = places.copy()
+        permutation[[first, second]] = permutation[[second, first]]
+        assert cost <= (rows * distance[np.ix_(permutation, permutation)]).sum()
 
 
 class Fixed(NodePartitioner):

@@ -76,8 +76,8 @@ def test_halo_and_partial_sums_are_distinct_and_ordered_by_cell_and_id(case: tup
         edges, own = held_edges(shard), set(shard.cell_nodes.tolist())
         of_node = (partition.node_rank // partition.grid.slices).tolist()
         for nodes, cell, column in ((shard.halo, shard.halo_cell, 1), (shard.partial, shard.partial_cell, 2)):
-            expected = sorted((of_node[node], node) for node in {edge[column] for edge in edges} - own)
-            assert list(zip(cell.tolist(), nodes.tolist(), strict=True)) == expected
+            reference = sorted((of_node[node], node) for node in {edge[column] for edge in edges} - own)
+            assert list(zip(cell.tolist(), nodes.tolist(), strict=True)) == reference
 
 
 @pytest.mark.slow
@@ -110,13 +110,13 @@ def test_self_loops_are_added_once_where_missing_as_if_the_graph_had_them(case: 
     missing = np.setdiff1d(np.arange(graph.num_nodes), into[graph.csc.indices == into])
     looped = _graph_with_loops(graph, missing)
     grown = Partition(partition.node_rank, None, partition.grid)  # edge positions differ with the loops inside
-    for shard, expected in zip(cut_all(graph, grown), cut_all(looped, grown), strict=True):
+    for shard, reference in zip(cut_all(graph, grown), cut_all(looped, grown), strict=True):
         actual = shard.with_self_loops()
         for name in ("halo", "halo_cell", "partial", "partial_cell", "in_degree", "out_degree", "edge_features"):
-            if getattr(expected, name) is not None:
-                np.testing.assert_allclose(getattr(actual, name), getattr(expected, name))
+            if getattr(reference, name) is not None:
+                np.testing.assert_allclose(getattr(actual, name), getattr(reference, name))
         for name in ("indptr", "indices", "weight", "num_sources"):
-            np.testing.assert_array_equal(getattr(actual.csc, name), getattr(expected.csc, name))
+            np.testing.assert_array_equal(getattr(actual.csc, name), getattr(reference.csc, name))
         added = actual.edge_ids[actual.edge_ids >= graph.num_edges] - graph.num_edges
         assert sorted(added) == sorted(np.intersect1d(missing, shard.cell_nodes))
         assert_equal(actual, actual.with_self_loops())
@@ -144,12 +144,12 @@ def _graph_with_loops(graph: Graph, missing: np.ndarray) -> Graph:
 def test_self_loops_of_a_vertex_cut_need_no_further_rows(case: tuple[Graph, Partition]) -> None:
     graph, partition = case
     for shard in cut_all(graph, partition):
-        looped = shard.with_self_loops()
-        assert [edge for edge in held_edges(looped) if edge[0] < graph.num_edges] == held_edges(shard)
-        added = {edge[1] for edge in held_edges(looped) if edge[0] >= graph.num_edges}
+        loop_shard = shard.with_self_loops()
+        assert [edge for edge in held_edges(loop_shard) if edge[0] < graph.num_edges] == held_edges(shard)
+        added = {edge[1] for edge in held_edges(loop_shard) if edge[0] >= graph.num_edges}
         assert added == set(shard.cell_nodes[~shard.looped].tolist())
-        np.testing.assert_array_equal(looped.halo, shard.halo)
-        np.testing.assert_array_equal(looped.partial, shard.partial)
+        np.testing.assert_array_equal(loop_shard.halo, shard.halo)
+        np.testing.assert_array_equal(loop_shard.partial, shard.partial)
 
 
 @pytest.mark.slow
@@ -159,11 +159,11 @@ def test_a_shard_comes_back_from_disk_memory_mapped(rich: bool, tmp_path) -> Non
     partition = Partition(np.array([0, 1, 2, 3, 0, 0], np.int32), None, Grid(1, 2, 4))
     for shard in cut_all(graph, partition):
         shard.save(tmp_path / str(shard.rank))
-        loaded = Shard.load(tmp_path / str(shard.rank))
-        assert_equal(shard, loaded)
-        assert isinstance(loaded.features.base, np.memmap)
-        assert not loaded.features.flags.writeable
-        assert_equal(shard.with_self_loops(), loaded.with_self_loops())
+        loaded_shard = Shard.load(tmp_path / str(shard.rank))
+        assert_equal(shard, loaded_shard)
+        assert isinstance(loaded_shard.features.base, np.memmap)
+        assert not loaded_shard.features.flags.writeable
+        assert_equal(shard.with_self_loops(), loaded_shard.with_self_loops())
 
 
 def test_a_partition_that_cannot_be_names_the_value() -> None:

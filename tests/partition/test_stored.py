@@ -20,10 +20,10 @@ from tests.folders import digests_of
 
 
 def run(folder: Path, *overrides: str, graph: Graph | None = None, workers: int = 4, **keys: Any) -> dict[str, Any]:
-    chosen = {"comm": "threads", "threads": 1, "trainer": {"max_epochs": 1, "precision": 64}, "workers": workers}
-    chosen |= {"report": False, "logger": "none", "types": "ignore"}
+    run_keys = {"comm": "threads", "threads": 1, "trainer": {"max_epochs": 1, "precision": 64}, "workers": workers}
+    run_keys |= {"report": False, "logger": "none", "types": "ignore"}
     result = gnnkit.train(
-        graph or check_graph(), strategy="vertex_centric", overrides=overrides, folder=folder, **chosen, **keys
+        graph or check_graph(), strategy="vertex_centric", overrides=overrides, folder=folder, **run_keys, **keys
     )
     return dict(result)
 
@@ -33,26 +33,26 @@ def run(folder: Path, *overrides: str, graph: Graph | None = None, workers: int 
 def test_a_stored_partition_gives_the_run_that_its_partitioner_gives(tmp_path: Path) -> None:
     cut = {"name": "2d", "nodes": "random"}
     run(tmp_path / "cut", "job=partition", partition=cut)
-    expected = run(tmp_path / "expected", partition=cut)
-    stored = ("partition=stored", f"partition.path={tmp_path / 'cut'}", "partition.grid=2d")
-    found = run(tmp_path / "found", *stored)
+    reference = run(tmp_path / "expected", partition=cut)
+    store = ("partition=stored", f"partition.path={tmp_path / 'cut'}", "partition.grid=2d")
+    result = run(tmp_path / "found", *store)
     for key in ("train_loss", "per_rank", "grid"):
-        assert found[key] == expected[key]
-    assert found["nodes"] == "stored"
+        assert result[key] == reference[key]
+    assert result["nodes"] == "stored"
 
 
 @pytest.mark.slow
 def test_what_does_not_fit_is_refused_with_what_would(tmp_path: Path) -> None:
     run(tmp_path / "cut", "job=partition", partition="2d")
-    stored = Stored(str(tmp_path / "cut"))
+    store = Stored(str(tmp_path / "cut"))
     with pytest.raises(UserError, match=r"was cut for a 2 x 2 x 1 grid, .*choose partition\.grid=\[2,2,1\] workers=4"):
-        stored.assign(check_graph(), Grid(4, 1, 1))
+        store.assign(check_graph(), Grid(4, 1, 1))
     with pytest.raises(UserError, match="assigns 30 nodes, the graph has 31"):
-        stored.assign(check_graph(31), Grid(2, 2, 1))
+        store.assign(check_graph(31), Grid(2, 2, 1))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"meta\.json: No such file"):
         Stored(str(tmp_path / "empty")).assign(check_graph(), Grid(1, 1, 1))
-    assert np.array_equal(stored.assign(check_graph(), Grid(2, 2, 1)).node_rank, np.repeat(np.arange(4), [8, 8, 7, 7]))
+    assert np.array_equal(store.assign(check_graph(), Grid(2, 2, 1)).node_rank, np.repeat(np.arange(4), [8, 8, 7, 7]))
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:

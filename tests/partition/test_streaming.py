@@ -35,11 +35,11 @@ def reference(graph: Graph, num_parts: int, score: str, imbalance: float, passes
 
     def value(p: int, node: int) -> float:
         mine = part == p
-        same = np.count_nonzero(mine[graph.csc.indices[graph.csc.indptr[node] : graph.csc.indptr[node + 1]]])
+        num_equal = np.count_nonzero(mine[graph.csc.indices[graph.csc.indptr[node] : graph.csc.indptr[node + 1]]])
         if score == "ldg":
-            return same * (1 - fullness(p))
+            return num_equal * (1 - fullness(p))
         load = 0.5 * (mine.sum() + degree[mine].sum() * (num_nodes / max(num_edges, 1)))
-        return same - alpha * 1.5 * math.sqrt(load)
+        return num_equal - alpha * 1.5 * math.sqrt(load)
 
     for _ in range(passes):
         for node in sorted(range(num_nodes), key=lambda node: degree[node] == 0):
@@ -72,8 +72,8 @@ def reference(graph: Graph, num_parts: int, score: str, imbalance: float, passes
 def test_nodes_go_where_the_formula_says(
     kind: type[Ldg | Fennel], graph: Graph, num_parts: int, imbalance: float, passes: int
 ) -> None:
-    found = kind(imbalance=imbalance, passes=passes).assign_nodes(graph, num_parts)
-    assert found.tolist() == reference(graph, num_parts, kind.score, imbalance, passes)
+    actual = kind(imbalance=imbalance, passes=passes).assign_nodes(graph, num_parts)
+    assert actual.tolist() == reference(graph, num_parts, kind.score, imbalance, passes)
 
 
 @pytest.mark.parametrize("kind", [Ldg, Fennel])

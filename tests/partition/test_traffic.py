@@ -54,9 +54,9 @@ def assert_steps(actual: StepCounts, expected: list[dict[str, int]]) -> None:
 @pytest.mark.slow
 @given(cases(), st.integers(0, 9))
 def test_words_and_messages_are_those_of_the_definition(case: tuple[Graph, Partition], width: int) -> None:
-    expected, traffic = received(*case, width), traffic_of(*case)
-    assert_steps(traffic.words(width), [{k: sum(v) for k, v in steps.items()} for steps in expected])
-    assert_steps(traffic.messages(width), [{k: int(np.count_nonzero(v)) for k, v in s.items()} for s in expected])
+    reference, traffic = received(*case, width), traffic_of(*case)
+    assert_steps(traffic.words(width), [{k: sum(v) for k, v in steps.items()} for steps in reference])
+    assert_steps(traffic.messages(width), [{k: int(np.count_nonzero(v)) for k, v in s.items()} for s in reference])
 
 
 @pytest.mark.slow
@@ -76,9 +76,9 @@ def test_the_backward_pass_is_the_reversed_graph_on_the_same_ranks(case: tuple[G
 @given(cases())
 def test_self_loops_add_no_rows(case: tuple[Graph, Partition]) -> None:
     for shard in cut_all(*case):
-        looped = shard.with_self_loops()
-        np.testing.assert_array_equal(looped.halo, shard.halo)
-        np.testing.assert_array_equal(looped.partial, shard.partial)
+        loop_shard = shard.with_self_loops()
+        np.testing.assert_array_equal(loop_shard.halo, shard.halo)
+        np.testing.assert_array_equal(loop_shard.partial, shard.partial)
 
 
 @pytest.mark.exhaustive
@@ -86,8 +86,11 @@ def test_self_loops_add_no_rows(case: tuple[Graph, Partition]) -> None:
 def test_rows_come_only_from_ranks_that_share_an_edge(case: tuple[Graph, Partition]) -> None:
     graph, partition = case
     cell = partition.node_rank // partition.grid.slices
-    held = partition.cells_of_edges(graph)
-    touching = {*zip(held, cell[graph.csc.indices], strict=True), *zip(cell[destinations(graph)], held, strict=True)}
+    edge_ids = partition.cells_of_edges(graph)
+    touching = {
+        *zip(edge_ids, cell[graph.csc.indices], strict=True),
+        *zip(cell[destinations(graph)], edge_ids, strict=True),
+    }
     for pair in traffic_of(graph, partition).peers():
         cells = pair.rank // partition.grid.slices, pair.peer // partition.grid.slices
         assert pair.messages > 0
@@ -130,9 +133,9 @@ def cagnet_words(name: str, workers: int, copies: int, n: int, m: int, f: int) -
 )
 def test_words_are_never_above_cagnets(layout: tuple[str, int, int], data: st.DataObject) -> None:
     name, workers, copies = layout
-    drawn = data.draw(graphs())
-    n = -(-max(drawn.num_nodes, 1) // workers) * workers
-    graph = make_graph(drawn.csc.indices, destinations(drawn), n)
+    example = data.draw(graphs())
+    n = -(-max(example.num_nodes, 1) // workers) * workers
+    graph = make_graph(example.csc.indices, destinations(example), n)
     grid = make_grid(name, workers, copies if name == "1.5d" else None)
     words = traffic_of(graph, Contiguous().assign(graph, grid)).words(12).total
     assert words.max() <= cagnet_words(name, workers, copies, n, graph.num_edges, 12) + 1e-9
@@ -155,5 +158,5 @@ def test_words_on_a_random_graph_of_mean_degree_50_beat_cagnets(
 def test_columns_are_shared_as_by_array_split() -> None:
     for width in range(20):
         for slices in range(1, 9):
-            expected = [len(part) for part in np.array_split(np.arange(width), slices)]
-            assert column_shares(width, slices).tolist() == expected
+            reference = [len(part) for part in np.array_split(np.arange(width), slices)]
+            assert column_shares(width, slices).tolist() == reference

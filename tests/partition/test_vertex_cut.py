@@ -32,12 +32,12 @@ def test_edges_and_nodes_are_even_and_few_nodes_are_replicated(partitioner: Part
 
 def test_hdrf_trades_replicas_for_balance() -> None:
     graph = Synthetic("rmat", 2000, 10_000, 4, 1).load()
-    held = [
+    loads = [
         measure(graph, Hdrf(imbalance=1, balance_weight=weight).assign(graph, Grid(4, 1, 1))).balance()["edges"]
         for weight in (0.0, 1000.0)
     ]
-    assert held[0] > 1.5
-    assert held[1] < 1.01
+    assert loads[0] > 1.5
+    assert loads[1] < 1.01
 
 
 def test_the_bound_may_be_tight() -> None:

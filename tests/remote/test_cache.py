@@ -18,20 +18,20 @@ ROW = np.dtype([("label", np.int64)])
 
 
 def rows(nodes: Ids) -> np.ndarray:
-    made = np.empty(len(nodes), ROW)
-    made["label"] = nodes * 10
-    return made
+    array = np.empty(len(nodes), ROW)
+    array["label"] = nodes * 10
+    return array
 
 
 def read(cache: KeptRows, *nodes: int) -> list[int]:
     """Reads a batch as `OwnedRows.fetch` does. Returns the nodes that were missing."""
-    asked = np.array(nodes)
-    here = cache.has(asked)
-    out = np.empty(here.sum(), ROW)
-    cache.read(asked[here], out)
-    assert out["label"].tolist() == (asked[here] * 10).tolist()
-    cache.add(asked[~here], rows(asked[~here]))
-    return asked[~here].tolist()
+    ids = np.array(nodes)
+    is_cached = cache.has(ids)
+    out = np.empty(is_cached.sum(), ROW)
+    cache.read(ids[is_cached], out)
+    assert out["label"].tolist() == (ids[is_cached] * 10).tolist()
+    cache.add(ids[~is_cached], rows(ids[~is_cached]))
+    return ids[~is_cached].tolist()
 
 
 def test_the_rows_read_last_stay() -> None:
@@ -71,8 +71,8 @@ def inclusion(fanouts: list[int], first: Floats) -> Floats:
         for node in range(GRAPH.num_nodes):
             sources = csc.indices[csc.indptr[node] : csc.indptr[node + 1]]
             for source in sources:
-                drawn = 1 if fanout < 0 else min(1, fanout / len(sources))
-                missed[source] *= 1 - drawn * reached[node]
+                draws = 1 if fanout < 0 else min(1, fanout / len(sources))
+                missed[source] *= 1 - draws * reached[node]
         reached = 1 - missed
         absent = absent * missed
     return 1 - absent
@@ -81,7 +81,7 @@ def inclusion(fanouts: list[int], first: Floats) -> Floats:
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_probabilities_and_out_edges_are_those_of_the_whole_graph(partition: str) -> None:
     first = np.random.default_rng(0).random(GRAPH.num_nodes) * 0.3
-    expected = inclusion([2, -1], first)
+    reference = inclusion([2, -1], first)
     degree = np.bincount(GRAPH.csc.indices, minlength=GRAPH.num_nodes)
     for ranks in (1, 3):
         cut = shards(ranks, partition)
@@ -92,7 +92,7 @@ def test_probabilities_and_out_edges_are_those_of_the_whole_graph(partition: str
             np.testing.assert_array_equal(sums.out_edges(), degree[shard.owned])
             np.testing.assert_array_equal(sums.spread(sums.out_edges()), degree[shard.sources])
             np.testing.assert_allclose(
-                sums.inclusion(Fanouts((2, -1)), first[shard.owned]), expected[shard.owned], rtol=1e-9
+                sums.inclusion(Fanouts((2, -1)), first[shard.owned]), reference[shard.owned], rtol=1e-9
             )
 
         Threads.run(work, ranks)

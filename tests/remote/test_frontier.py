@@ -58,11 +58,11 @@ def seeds(rank: int) -> Ids:
     return np.random.default_rng(rank).permutation(GRAPH.num_nodes)[: 0 if rank == 2 else 12]
 
 
-def sampled(sampler: Sampler, cut: Sequence[Shard]) -> list[tuple[MiniBatch, np.ndarray, MessageCounter]]:
+def sample_ranks(sampler: Sampler, cut: Sequence[Shard]) -> list[tuple[MiniBatch, np.ndarray, MessageCounter]]:
     def work(comm: Communicator) -> tuple[MiniBatch, np.ndarray, MessageCounter]:
-        shard, sent = cut[comm.rank], MessageCounter.zeros(comm.world_size)
+        shard, counter = cut[comm.rank], MessageCounter.zeros(comm.world_size)
         frontier = Frontier(shard, Owners.of(shard, comm), sampler, comm)
-        return *frontier.sample(seeds(comm.rank), KEY, comm, sent), sent
+        return *frontier.sample(seeds(comm.rank), KEY, comm, counter), counter
 
     return Threads.run(work, len(cut))
 
@@ -70,9 +70,9 @@ def sampled(sampler: Sampler, cut: Sequence[Shard]) -> list[tuple[MiniBatch, np.
 def assert_equal(found: MiniBatch, expected: MiniBatch) -> None:
     np.testing.assert_array_equal(found.seeds, expected.seeds, strict=True)
     assert len(found.blocks) == len(expected.blocks)
-    for one, two in zip(found.blocks, expected.blocks, strict=True):
+    for first, two in zip(found.blocks, expected.blocks, strict=True):
         for name in ("indptr", "indices", "src_nodes", "edge_ids", "weight"):
-            here, there = getattr(one, name), getattr(two, name)
+            here, there = getattr(first, name), getattr(two, name)
             assert (here is None) == (there is None), name
             if here is not None:
                 np.testing.assert_array_equal(here, there, strict=True, err_msg=name)
@@ -83,7 +83,7 @@ def assert_equal(found: MiniBatch, expected: MiniBatch) -> None:
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_batches_are_equal_to_the_bit_on_any_partition(sampler: Sampler, partition: str) -> None:
     for ranks in (1, 2, 4):
-        for rank, (batch, edges, sent) in enumerate(sampled(sampler, shards(ranks, partition))):
+        for rank, (batch, edges, sent) in enumerate(sample_ranks(sampler, shards(ranks, partition))):
             assert_equal(batch, sampler.sample(GRAPH.csc, seeds(rank), key=KEY))
             assert GRAPH.csc.weight is not None
             assert GRAPH.edge_features is not None
@@ -95,7 +95,7 @@ def test_batches_are_equal_to_the_bit_on_any_partition(sampler: Sampler, partiti
 
 def test_a_graph_without_weights_and_features_of_edges_is_drawn() -> None:
     bare = Graph(type(GRAPH.csc)(GRAPH.csc.indptr, GRAPH.csc.indices), GRAPH.features, GRAPH.labels, GRAPH.split)
-    for rank, (batch, edges, _) in enumerate(sampled(NeighborSampler([2, 2]), shards(3, graph=bare))):
+    for rank, (batch, edges, _) in enumerate(sample_ranks(NeighborSampler([2, 2]), shards(3, graph=bare))):
         assert_equal(batch, NeighborSampler([2, 2]).sample(bare.csc, seeds(rank), key=KEY))
         assert edges.dtype.names == ("source", "id")
 
@@ -107,15 +107,15 @@ def test_nodes_that_repeat_draw_alike_and_owners_draw_without_messages() -> None
     def work(comm: Communicator) -> None:
         shard = cut[comm.rank]
         frontier = Frontier(shard, Owners.of(shard, comm), sampler, comm)
-        drawn = frontier.draw(nodes, 0, KEY, comm)
-        expected = sampler.draw(GRAPH.csc, nodes, 0, key=KEY)
-        np.testing.assert_array_equal(drawn.indptr, expected.indptr)
-        np.testing.assert_array_equal(drawn.edges["source"], expected.sources)
-        own = frontier.draw_owned(shard.owned[::-1], 0, KEY)
-        expected = sampler.draw(GRAPH.csc, shard.owned[::-1], 0, key=KEY)
-        np.testing.assert_array_equal(own.hop.indptr, expected.indptr)
-        np.testing.assert_array_equal(own.hop.sources, expected.sources)
-        np.testing.assert_array_equal(own.hop.edge_ids, expected.edge_ids)
+        sample = frontier.draw(nodes, 0, KEY, comm)
+        reference = sampler.draw(GRAPH.csc, nodes, 0, key=KEY)
+        np.testing.assert_array_equal(sample.indptr, reference.indptr)
+        np.testing.assert_array_equal(sample.edges["source"], reference.sources)
+        own_rows = frontier.draw_owned(shard.owned[::-1], 0, KEY)
+        reference = sampler.draw(GRAPH.csc, shard.owned[::-1], 0, key=KEY)
+        np.testing.assert_array_equal(own_rows.hop.indptr, reference.indptr)
+        np.testing.assert_array_equal(own_rows.hop.sources, reference.sources)
+        np.testing.assert_array_equal(own_rows.hop.edge_ids, reference.edge_ids)
 
     Threads.run(work, 3)
 
@@ -133,11 +133,11 @@ def test_samplers_that_need_other_nodes_are_refused(sampler: Sampler) -> None:
     with pytest.raises(
         UserError, match=rf"^strategy.topology=partitioned: sampler={type(sampler).__name__} draws from"
     ):
-        sampled(sampler, shards(2))
+        sample_ranks(sampler, shards(2))
 
 
 def test_a_grid_that_spreads_in_edges_is_refused_on_every_rank() -> None:
     owner = np.random.default_rng(1).integers(0, 4, GRAPH.num_nodes).astype(np.int32)
     with pytest.raises(UserError, match=r"use partition\.grid=1d") as refused:
-        sampled(NeighborSampler([2]), list(cut_all(GRAPH, Partition(owner, None, Grid(2, 2, 1)))))
+        sample_ranks(NeighborSampler([2]), list(cut_all(GRAPH, Partition(owner, None, Grid(2, 2, 1)))))
     assert len(refused.value.__notes__) == 4, "on rank 0, and a note on each other rank"

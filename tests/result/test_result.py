@@ -39,11 +39,11 @@ def test_a_program_may_name_the_class_of_results() -> None:
 
 def test_a_notebook_shows_a_line_that_opens_to_a_table(tmp_path: Path) -> None:
     result = Result("train", {"test_accuracy": 0.81234, "model": "<b>", "why": "long"}, run_folder=tmp_path)
-    shown = result._repr_html_()
-    assert shown.startswith(f"<details><summary>job=train: test_accuracy 0.8123</summary><div>{tmp_path}</div>")
-    assert "&lt;b&gt;</td></tr>" in shown
-    assert "<b>" not in shown
-    assert "long" not in shown
+    text = result._repr_html_()
+    assert text.startswith(f"<details><summary>job=train: test_accuracy 0.8123</summary><div>{tmp_path}</div>")
+    assert "&lt;b&gt;</td></tr>" in text
+    assert "<b>" not in text
+    assert "long" not in text
     assert repr(result).splitlines()[1:] == ["  test_accuracy      0.8123", "  model              <b>"]
 
 
@@ -61,9 +61,9 @@ def test_a_plot_of_curves_joins_the_evaluations(tmp_path: Path, monkeypatch: pyt
     lines += [{"epoch": epoch, "figures": {"val_accuracy": 0.1 * epoch}} for epoch in (1, 4)]
     (tmp_path / "epochs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkeypatch.setattr(pandas.DataFrame, "plot", property(lambda frame: frame))
-    drawn = Result("train", {}, run_folder=tmp_path).curves[["val_accuracy"]].plot["val_accuracy"]
-    assert list(drawn.isna()) == [True, False, False, False, False, True]
-    assert drawn[3] == pytest.approx(0.2)
+    draws = Result("train", {}, run_folder=tmp_path).curves[["val_accuracy"]].plot["val_accuracy"]
+    assert list(draws.isna()) == [True, False, False, False, False, True]
+    assert draws[3] == pytest.approx(0.2)
 
 
 def test_curves_are_a_data_frame_by_epoch(tmp_path: Path) -> None:

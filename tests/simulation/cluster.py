@@ -267,10 +267,12 @@ class Meeting:
 
     def prove(self, number: int) -> None:
         """Asks all others for an answer that only who knows the token has."""
-        asked, tokens = b"challenge", {rank: each.environment["GNNKIT_TOKEN"] for rank, each in self.members.items()}
+        request, tokens = b"challenge", {rank: each.environment["GNNKIT_TOKEN"] for rank, each in self.members.items()}
         for peer, token in tokens.items():
-            known, told = (rendezvous._answer(each.encode(), asked, peer, number) for each in (tokens[number], token))
-            if known != told:
+            known, message = (
+                rendezvous._answer(each.encode(), request, peer, number) for each in (tokens[number], token)
+            )
+            if known != message:
                 raise UserError(f"rank {peer} does not know the token of this run")
 
     def all_reduce(self, number: int) -> None:
@@ -282,10 +284,10 @@ class Meeting:
         self.wait(number, lambda: self.rounds > mine)
 
     def wait(self, number: int, is_so: Callable[[], bool]) -> None:
-        found = self.world.until(lambda: is_so() or self.lost is not None, self.changed, TIMEOUT)
+        actual = self.world.until(lambda: is_so() or self.lost is not None, self.changed, TIMEOUT)
         if is_so():
             return
-        if not found:
+        if not actual:
             raise DeadlineExceeded(f"rank {number}: timed out after {TIMEOUT:g} s waiting for its peers")
         raise PeerLost(f"rank {number}: lost its peer {self.lost}: connection closed", 0)
 
@@ -294,7 +296,7 @@ class Meeting:
 
     def cut(self, host: Host) -> None:
         """Ends the connections of a host that stays cut off."""
-        if not any(each.host is host for each in self.members.values()):
+        if not any(member.host is host for member in self.members.values()):
             return
 
         def look() -> None:
@@ -311,7 +313,7 @@ class Meeting:
             self._complete()
 
     def _is_apart(self) -> bool:
-        hosts = {each.host for each in self.members.values()}
+        hosts = {member.host for member in self.members.values()}
         return len(hosts) > 1 and any(host.is_cut for host in hosts)
 
     def _complete(self) -> None:
@@ -363,8 +365,8 @@ class Actor:
         return reference
 
     def lose(self, reason: str) -> None:
-        for each in self.references:
-            each.settle(error=RayError(reason))
+        for reference in self.references:
+            reference.settle(error=RayError(reason))
 
     def end(self) -> None:
         """Ends the actor. Its agent hears so by the end of standard input."""
@@ -424,10 +426,10 @@ def fake_ray(world: World) -> Any:
         end = None if timeout is None else world.now + timeout
         while True:
             done = [each for each in what if each.is_done]
-            left = None if end is None else end - world.now
-            if len(done) >= num_returns or (left is not None and left <= 0):
+            seconds_left = None if end is None else end - world.now
+            if len(done) >= num_returns or (seconds_left is not None and seconds_left <= 0):
                 return done[: len(done)], [each for each in what if not each.is_done]
-            world.wait([each.signal for each in what], left)
+            world.wait([each.signal for each in what], seconds_left)
 
     def kill(actor: Actor) -> None:
         actor.cluster.reach(actor.host, actor.end)
@@ -509,8 +511,8 @@ class PlayedRanks:
         story.has_met(meeting)
         step, x = 0, START
         if job.settings.trainer.resume is not None:
-            saved = resume.load(job.settings.trainer.resume)
-            step, x = saved["global_step"], int(saved["state_dict"]["x"][0])
+            state = resume.load(job.settings.trainer.resume)
+            step, x = state["global_step"], int(state["state_dict"]["x"][0])
             story.has_read(step, x)
         meeting.positions.add(step)
         meeting.all_reduce(number)

@@ -71,13 +71,13 @@ class Disk:
 
     def sync(self, folder: str) -> None:
         """Keeps all changes of names in a folder."""
-        left = []
+        remaining = []
         for folders, changes in self._done:
             if folder in folders:
                 _apply(self._kept[0], changes)
             else:
-                left.append((folders, changes))
-        self._done = left
+                remaining.append((folders, changes))
+        self._done = remaining
 
     def cut_power(self) -> None:
         """Loses what was not synced: the last changes, and parts of files."""
@@ -260,11 +260,11 @@ class Place:
 
     def glob(self, pattern: str) -> Iterator[Place]:
         self.disk.call()
-        first, slash, rest = pattern.partition("/")
+        first, slash, remainder = pattern.partition("/")
         if slash:
-            return (self / first).glob(rest)
-        found = (Place(self.disk, name) for name in sorted(self._children()))
-        return iter([each for each in found if fnmatch.fnmatchcase(each.name, pattern)])
+            return (self / first).glob(remainder)
+        actual = (Place(self.disk, name) for name in sorted(self._children()))
+        return iter([result for result in actual if fnmatch.fnmatchcase(result.name, pattern)])
 
     def open(self, mode: str) -> io.IOBase:
         self.disk.call()

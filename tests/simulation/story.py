@@ -140,7 +140,7 @@ class Story:
 
     def _running(self) -> Iterator[Process]:
         for host in self.cluster.hosts:
-            yield from (each for each in host.processes if each.exitcode is None)
+            yield from (process for process in host.processes if process.exitcode is None)
 
     def _begin_driver(self, *, resuming: bool) -> None:
         self.driver = process = Process(self.cluster, self.cluster.hosts[0], "the launching process")
@@ -156,11 +156,11 @@ class Story:
     def _drive(self, process: Process, resuming: bool) -> None:
         """Is the launching process."""
         try:
-            asked: Any = Asked(settings(self.most, "resume" if resuming else "refuse"), "/run")
-            asked = folder.resume_order(asked)
+            request: Any = Asked(settings(self.most, "resume" if resuming else "refuse"), "/run")
+            request = folder.resume_order(request)
             with lock.locked(self.folder), self._holding():  # type: ignore[arg-type]
-                folder._end_writers(self.folder, asked.settings)  # type: ignore[arg-type]
-                self.outcome = restarts.restarting(functools.partial(self._start, process), self._job(asked))
+                folder._end_writers(self.folder, request.settings)  # type: ignore[arg-type]
+                self.outcome = restarts.restarting(functools.partial(self._start, process), self._job(request))
         except UserError as error:
             again = any(why in str(error) for why in ("is writing there", "try again"))
             self.outcome = None if again else error
@@ -202,8 +202,8 @@ class Story:
                     self.break_(f"a start from the beginning, with a checkpoint of step {self.named}")
                 ranks = PlayedRanks(self.cluster, self, own, start)
                 nodes = self._nodes(process)
-                found: dict[str, Any] = gnnkit_ray._RayRun(nodes, ranks).results(lambda: None)[0][0]  # type: ignore[arg-type]
-                return found
+                actual: dict[str, Any] = gnnkit_ray._RayRun(nodes, ranks).results(lambda: None)[0][0]  # type: ignore[arg-type]
+                return actual
         except RankError as error:
             if self.started_here == 1:
                 self.failures.clear()
@@ -311,8 +311,8 @@ class Story:
     # Faults
 
     def _process(self, begin: str) -> Process | None:
-        found = [each for each in self._running() if each.name.startswith(begin)]
-        return self.random.choice(found) if found else None
+        results = [each for each in self._running() if each.name.startswith(begin)]
+        return self.random.choice(results) if results else None
 
     def _kill(self, begin: str) -> None:
         if (process := self._process(begin)) is not None:
@@ -342,9 +342,9 @@ class Story:
             Process(self.cluster, host, "another launching process").begin(drive)
 
     def kill_actor(self) -> None:
-        found = [actor for actor in self.cluster.actors if not actor.is_ended]
-        if found:
-            self.random.choice(found).end()
+        results = [actor for actor in self.cluster.actors if not actor.is_ended]
+        if results:
+            self.random.choice(results).end()
 
     def kill_host(self) -> None:
         host = self.random.choice(self.cluster.hosts)
@@ -458,7 +458,7 @@ class Story:
                 process.stopped_until = 0.0
 
         def wait(events: list[Signal], seconds: float) -> None:
-            if not any(each.fired for each in events):
+            if not any(event.fired for event in events):
                 world.wait(events, seconds)
 
         def save(state: Any, path: Any, *rest: Any) -> None:

@@ -102,10 +102,10 @@ class World:
         """Waits until something is so, or so many seconds. Returns whether it is."""
         end = None if seconds is None else self.now + seconds
         while not is_so():
-            left = None if end is None else end - self.now
-            if left is not None and left <= 0:
+            seconds_left = None if end is None else end - self.now
+            if seconds_left is not None and seconds_left <= 0:
                 return False
-            self.wait([signal], left)
+            self.wait([signal], seconds_left)
         return True
 
     def _wake(self, task: Task, seconds: float) -> None:
@@ -172,7 +172,7 @@ def _idle_thread() -> queue.SimpleQueue[Any]:
 
 def play(world: World, do: Callable[[], None]) -> None:
     """Runs the first task of a world, which starts all others and ends them."""
-    ended, errors = threading.Event(), world.errors
+    exits, errors = threading.Event(), world.errors
 
     def main() -> None:
         try:
@@ -180,10 +180,10 @@ def play(world: World, do: Callable[[], None]) -> None:
         except BaseException as error:
             errors.append(error)
         world.is_over = True
-        ended.set()
+        exits.set()
 
     world.spawn("the test", None, main)
     world._go_on(None)
-    ended.wait()
+    exits.wait()
     if errors:
         raise errors[0]

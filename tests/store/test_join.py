@@ -27,15 +27,15 @@ def test_parts_together_are_the_graph(spec: str, sparse: bool) -> None:
     graph = replace(graph, features=SparseFeatures.of(graph.features)) if sparse else graph
     grid = make_grid("1d" if spec == "cut of nodes" else spec, 4, None)
     partitioner = Hdrf() if spec == "cut of nodes" else Contiguous()
-    found = join_shards(
+    actual = join_shards(
         cut_all(graph, partitioner.assign(graph, grid)), graph.class_names, {"edge_types": graph.edge_type_names}
     )
-    assert found.edge_type_names == graph.edge_type_names
-    for name, one, other in _arrays(found, graph):
-        assert (one is None) == (other is None), name
-        if one is not None:
-            assert one.dtype == other.dtype, name
-            np.testing.assert_array_equal(one, other, name)
+    assert actual.edge_type_names == graph.edge_type_names
+    for name, first, second in _arrays(actual, graph):
+        assert (first is None) == (second is None), name
+        if first is not None:
+            assert first.dtype == second.dtype, name
+            np.testing.assert_array_equal(first, second, name)
 
 
 def _arrays(*graphs: Graph) -> list[tuple[str, np.ndarray, np.ndarray]]:

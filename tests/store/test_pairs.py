@@ -27,15 +27,15 @@ def store(folder: Path, workers: int, partition: str = "1d") -> Manifest:
 @pytest.mark.parametrize(("workers", "partition"), [(5, "1d"), exhaustive((8, "3d")), (1, "1d")])
 def test_pairs_come_back_as_they_were_measured(tmp_path: Path, workers: int, partition: str) -> None:
     lean = store(tmp_path, workers, partition)
-    found = with_pairs(lean, tmp_path)
-    told = json.loads((tmp_path / "result.json").read_text())
-    assert found.quality["peers"] == told["peers"]
-    assert found.coordination["peers"] == told["peers"]
-    assert found.coordination["regions"] == told["regions"]
-    assert len(found.picture["edges"]) == workers
-    assert sum(map(sum, found.picture["edges"])) == found.picture["counted_edges"]
-    assert [len(peers) for peers in found.prepared["peers"]] == [workers - 1] * workers  # a random graph
-    assert without_pairs(found, tmp_path / "again") == lean
+    actual = with_pairs(lean, tmp_path)
+    message = json.loads((tmp_path / "result.json").read_text())
+    assert actual.quality["peers"] == message["peers"]
+    assert actual.coordination["peers"] == message["peers"]
+    assert actual.coordination["regions"] == message["regions"]
+    assert len(actual.picture["edges"]) == workers
+    assert sum(map(sum, actual.picture["edges"])) == actual.picture["counted_edges"]
+    assert [len(peers) for peers in actual.prepared["peers"]] == [workers - 1] * workers  # a random graph
+    assert without_pairs(actual, tmp_path / "again") == lean
 
 
 @pytest.mark.exhaustive

@@ -53,7 +53,7 @@ def test_a_task_asks_the_ability() -> None:
 
 def test_authors_find_all_abilities_in_the_public_names() -> None:
     kinds = set(_below(Ability))
-    assert kinds == {each for each in kinds if getattr(strategy, each.__name__, None) is each}
+    assert kinds == {kind for kind in kinds if getattr(strategy, kind.__name__, None) is kind}
     names = {"reads", "steps", "supports", "tally", "finishes", "phases", "has_whole_steps", "shares"}
     assert set(get_type_hints(ExecutionStrategy)) == names
 

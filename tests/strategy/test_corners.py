@@ -55,16 +55,16 @@ def isolated(graph: Graph, alone: range) -> Graph:
     """The same graph without the edges that touch some nodes."""
     csc = graph.csc
     dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-    kept = ~(np.isin(csc.indices, alone) | np.isin(dst, alone))
+    is_kept = ~(np.isin(csc.indices, alone) | np.isin(dst, alone))
     return Graph.from_edges(
-        csc.indices[kept],
-        dst[kept],
+        csc.indices[is_kept],
+        dst[is_kept],
         csc.num_nodes,
         features=graph.features,
         labels=graph.labels,
         split=graph.split,
-        weight=csc.weight[kept],
-        edge_features=graph.edge_features[kept],
+        weight=csc.weight[is_kept],
+        edge_features=graph.edge_features[is_kept],
     )
 
 
@@ -95,29 +95,29 @@ MODELS = {name: make_model(name) for name in ("gcn", "sage", "gat", "gine")}
 
 def steps(worker: Worker, make: Callable[[], ExecutionStrategy], model: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
     """Returns loss and gradient of each batch of two epochs, nodes, and logits."""
-    own, strategy, parts = copy.deepcopy(model), make(), []
+    replica, strategy, parts = copy.deepcopy(model), make(), []
     strategy.check(worker.sampler, 2)
-    strategy.setup(worker, own)
+    strategy.setup(worker, replica)
     for epoch in range(2):
         for batch in strategy.batches(epoch):
-            own.zero_grad()
-            loss = loss_part(NodeClassification(), own(batch.x, batch.adjacencies), batch)
+            replica.zero_grad()
+            loss = loss_part(NodeClassification(), replica(batch.x, batch.adjacencies), batch)
             loss.backward()
-            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in own.parameters()]
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in replica.parameters()]
             parts.append(torch.cat([loss.detach()[None], *(gradient.flatten() for gradient in gradients)]))
     strategy.close()
-    return torch.stack(parts), owned(worker), Evaluation.of(worker, own, 1.0).logits(own)
+    return torch.stack(parts), owned(worker), Evaluation.of(worker, replica, 1.0).logits(replica)
 
 
 def check(graph: Graph, make: Callable[[int], ExecutionStrategy], sampler: Any, model: str, size: int = 1) -> None:
     """Checks that three ranks with batches of `size` compute what one rank does."""
-    found = []
+    results = []
     for grid in (THREE, ONE):
-        chosen = functools.partial(make, size * THREE.world_size // grid.world_size)
-        work = functools.partial(steps, make=chosen, model=MODELS[model])
-        drawn = None if sampler is None else sampler()
-        found.append(on_ranks(graph, grid, work, whole=chosen().reads.graph, sampler=drawn))
-    several, (one,) = found
+        make_strategy = functools.partial(make, size * THREE.world_size // grid.world_size)
+        work = functools.partial(steps, make=make_strategy, model=MODELS[model])
+        sample = None if sampler is None else sampler()
+        results.append(on_ranks(graph, grid, work, whole=make_strategy().reads.graph, sampler=sample))
+    several, (one,) = results
     assert len(one[0]) > 0
     assert bool(torch.isfinite(one[0]).all())
     assert_close(torch.stack([parts for parts, _, _ in several]).sum(0), one[0], "losses and gradients")
@@ -194,9 +194,9 @@ def test_shares_of_every_kind_give_finite_steps_on_every_graph(name: str, graph:
     strategy = functools.partial(plugins.load("strategy", name), **OTHERS[name])
     sampler = SAMPLERS["neighbor"]() if strategy().reads.sampler else None
     work = functools.partial(steps, make=strategy, model=MODELS["gcn"])
-    found = on_ranks(GRAPHS[graph], THREE, work, whole=True, sampler=sampler)
-    assert len({len(parts) for parts, _, _ in found}) == 1
-    assert all(bool(torch.isfinite(parts).all()) for parts, _, _ in found)
+    results = on_ranks(GRAPHS[graph], THREE, work, whole=True, sampler=sampler)
+    assert len({len(parts) for parts, _, _ in results}) == 1
+    assert all(bool(torch.isfinite(parts).all()) for parts, _, _ in results)
 
 
 RUNS: list[Any] = [
@@ -216,9 +216,9 @@ def test_whole_runs_without_edges_predict_what_one_worker_predicts(tmp_path: Pat
         keys = strategy if isinstance(strategy, str) else dict(strategy)
         if isinstance(keys, dict) and "batch_size" in keys:
             keys["batch_size"] = 4 // workers
-        drawn = {"sampler": {"name": "neighbor", "fanouts": [2, 2]}} if "batch_size" in keys else {}
+        sample = {"sampler": {"name": "neighbor", "fanouts": [2, 2]}} if "batch_size" in keys else {}
         trainer = {"max_epochs": 1, "precision": 64, "check_val_every_n_epoch": 1, "checkpoint": False}
-        options = {"comm": "threads", "threads": 1, "trainer": trainer, "workers": workers, **drawn}
+        options = {"comm": "threads", "threads": 1, "trainer": trainer, "workers": workers, **sample}
         options |= {"report": False, "logger": "none", "types": "ignore"}
         folder = tmp_path / str(workers)
         result = gnnkit.train(GRAPHS["no edges"], strategy=keys, model="sage", folder=folder, **options)

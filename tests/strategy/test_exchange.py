@@ -98,12 +98,12 @@ def run(
     shards = shards_on(grid, graph)
 
     def on_rank(comm: Communicator) -> tuple[Any, ...]:
-        own = copy.deepcopy(model)
-        _, strategy, _ = train(shards, AllReduce, own, comm, epochs=epochs, make_optimizer=sgd, **options)
+        replica = copy.deepcopy(model)
+        _, strategy, _ = train(shards, AllReduce, replica, comm, epochs=epochs, make_optimizer=sgd, **options)
         strategy.close()
-        gradient = torch.cat([p.grad.flatten() for p in own.parameters() if p.grad is not None])
+        gradient = torch.cat([p.grad.flatten() for p in replica.parameters() if p.grad is not None])
         tally = strategy.tally
-        return parameters(own), gradient, sum(tally.words.values()), tally.bytes_sent
+        return parameters(replica), gradient, sum(tally.words.values()), tally.bytes_sent
 
     return [Ended(*values) for values in start(on_rank, grid.world_size)]
 
@@ -132,9 +132,9 @@ EXACT = [
 @few("options,name", [*itertools.product(EXACT, ["gcn", "sage"])], default=5)
 def test_the_exact_end_of_every_option_gives_the_bits_of_the_exact_run(name: str, options: dict[str, Any]) -> None:
     model = model_of(name, dropout=0.4)
-    for exact, found in zip(exact_run(name, 0.4), run(model, **options), strict=True):
-        assert found.equals(exact)
-        assert found.words <= exact.words  # a block of zeros that stays one is not sent again
+    for exact, actual in zip(exact_run(name, 0.4), run(model, **options), strict=True):
+        assert actual.equals(exact)
+        assert actual.words <= exact.words  # a block of zeros that stays one is not sent again
 
 
 @pytest.mark.slow
@@ -189,38 +189,38 @@ class _Product(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         replay = ctx.replay
-        own = replay.own.T @ grad
-        return (own if replay.staleness else own + replay.cut.T @ grad), None
+        own_rows = replay.own.T @ grad
+        return (own_rows if replay.staleness else own_rows + replay.cut.T @ grad), None
 
 
 def replayed(model: nn.Module, epochs: int, make: Callable[[Tensor, Tensor], Replay]) -> Tensor:
     """The parameters of a GCN after some epochs in which `make` says what is stale."""
-    graph, own = make_graph(), copy.deepcopy(model)
+    graph, replica = make_graph(), copy.deepcopy(model)
     a, rank = normalized(graph), torch.arange(graph.num_nodes) * RANKS // graph.num_nodes
     inside = rank[:, None] == rank
     products = [make(a * inside, a * ~inside) for _ in range(2)]
     train_rows = torch.tensor(graph.split == Split.TRAIN)
     labels = torch.tensor(graph.labels)[train_rows]
-    optimizer = sgd(own.parameters())
+    optimizer = sgd(replica.parameters())
     for _ in range(epochs):
         h = torch.tensor(graph.features)
-        for layer, (conv, product) in enumerate(zip(own.convs, products, strict=True)):
+        for layer, (conv, product) in enumerate(zip(replica.convs, products, strict=True)):
             h = _Product.apply(h @ conv.weight, product) + conv.bias
             h = h.relu() if layer == 0 else h
         optimizer.zero_grad()
         (nn.functional.cross_entropy(h[train_rows], labels, reduction="sum") / len(labels)).backward()
         optimizer.step()
-    return parameters(own)
+    return parameters(replica)
 
 
 @pytest.mark.slow
 @few("staleness,smoothing", [(1, 0.0), (0, 0.0), (2, 0.0), (1, 0.6), (3, 0.25)], default=3)
 def test_pipelined_rows_are_as_old_as_promised_and_constants(staleness: int, smoothing: float) -> None:
     model, epochs = model_of("gcn"), 7
-    expected = replayed(model, epochs, lambda own, cut: Replay(own, cut, staleness, smoothing))
-    found = run(model, epochs=epochs, exchange="pipelined", staleness=staleness, smoothing=smoothing)
-    for rank in found:
-        torch.testing.assert_close(rank.parameters, expected, rtol=0, atol=1e-10)
+    reference = replayed(model, epochs, lambda own, cut: Replay(own, cut, staleness, smoothing))
+    result = run(model, epochs=epochs, exchange="pipelined", staleness=staleness, smoothing=smoothing)
+    for rank in result:
+        torch.testing.assert_close(rank.parameters, reference, rtol=0, atol=1e-10)
 
 
 # What moves.
@@ -265,11 +265,11 @@ def test_words_and_bytes_are_those_of_the_formula(options: dict[str, Any], bits:
     epochs, rows = 2, boundary()
     kept = np.vectorize(lambda n: round(keep * n))(rows)
     size, width = sum(row_bytes(bits, w) for w in WIDTHS), sum(WIDTHS)
-    for rank, found in enumerate(run(model_of("gcn"), epochs=epochs, **options)):
+    for rank, actual in enumerate(run(model_of("gcn"), epochs=epochs, **options)):
         both = int(kept[:, rank].sum() + kept[rank].sum())  # rows forward, gradients backward
         forward_only = "pipelined" in options.get("exchange", "")
-        assert found.words == epochs * (int(kept[rank].sum()) if forward_only else both) * width
-        assert found.bytes_sent == epochs * (int(kept[:, rank].sum()) if forward_only else both) * size
+        assert actual.words == epochs * (int(kept[rank].sum()) if forward_only else both) * width
+        assert actual.bytes_sent == epochs * (int(kept[:, rank].sum()) if forward_only else both) * size
 
 
 # Evaluation, and second looks at a step.
@@ -283,21 +283,23 @@ def test_evaluation_and_a_second_look_are_exact_and_leave_no_trace(exchange: str
     def on_rank(comm: Communicator) -> Tensor:
         ends = []
         for looks in (False, True):
-            own = copy.deepcopy(model)
-            module, strategy, _ = train(shards, AllReduce, own, comm, epochs=2, exchange=exchange, **OPTIONS[exchange])
+            replica = copy.deepcopy(model)
+            module, strategy, _ = train(
+                shards, AllReduce, replica, comm, epochs=2, exchange=exchange, **OPTIONS[exchange]
+            )
             (batch,) = strategy.batches(2)
             if looks:
                 words = sum(strategy.tally.words.values())
-                exact = Evaluation.of(Worker(comm, shards[comm.rank], torch.float64, 7), own, 1.0).logits(own)
-                assert torch.equal(module.evaluation.logits(own), exact)
+                exact = Evaluation.of(Worker(comm, shards[comm.rank], torch.float64, 7), replica, 1.0).logits(replica)
+                assert torch.equal(module.evaluation.logits(replica), exact)
                 with torch.no_grad(), strategy.tally.paused():
-                    own.eval()
-                    assert torch.equal(own(batch.x, batch.again().adjacencies), exact)
-                    own.train()
+                    replica.eval()
+                    assert torch.equal(replica(batch.x, batch.again().adjacencies), exact)
+                    replica.train()
                 assert sum(strategy.tally.words.values()) == words
-            own.zero_grad()
+            replica.zero_grad()
             module.training_step(batch, 0).backward()
-            ends.append(torch.cat([p.grad.flatten() for p in own.parameters()]))
+            ends.append(torch.cat([p.grad.flatten() for p in replica.parameters()]))
             strategy.close()
         assert torch.equal(*ends)
         return ends[0]
@@ -342,8 +344,10 @@ class WithStep(Plain):
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_check_of_a_loss_leaves_stale_rows_alone(tmp_path: Path) -> None:
-    found = [trained(tmp_path / kind.__name__, "threads", model=kind, max_epochs=3)[1] for kind in (Plain, WithStep)]
-    plain, with_step = (checkpoint.load(path)["state_dict"] for path in found)
+    results = [
+        train_run(tmp_path / kind.__name__, "threads", model=kind, max_epochs=3)[1] for kind in (Plain, WithStep)
+    ]
+    plain, with_step = (checkpoint.load(path)["state_dict"] for path in results)
     assert all(torch.equal(with_step[name], value) for name, value in plain.items())
 
 
@@ -360,40 +364,40 @@ def test_a_resumed_run_goes_on_to_the_bit(exchange: str, done: int) -> None:
     shards, model, options = shards_on(ROWS), model_of("sage", dropout=0.4), OPTIONS[exchange]
 
     def gradients(strategy: VertexCentric, own: nn.Module, first: int, last: int) -> list[Tensor]:
-        found = []
+        results = []
         for epoch in range(first, last):
             (batch,) = strategy.batches(epoch)
             own.zero_grad()
             logits = own(batch.x, batch.adjacencies)
             nn.functional.cross_entropy(logits[batch.rows], batch.labels, reduction="sum").backward()
-            found.append(torch.cat([p.grad.flatten() for p in own.parameters()]))
+            results.append(torch.cat([p.grad.flatten() for p in own.parameters()]))
             with torch.no_grad():
                 for parameter in own.parameters():
                     parameter.mul_(0.9)
-        return found
+        return results
 
     def on_rank(comm: Communicator) -> bool:
-        def started() -> VertexCentric:
+        def make_strategy() -> VertexCentric:
             strategy = vertex_centric(exchange, **options)
             strategy.setup(Worker(comm, shards[comm.rank], torch.float64, 7), model)
             return strategy
 
-        whole, own = started(), copy.deepcopy(model)
-        gradients(whole, own, 0, done)
-        state, kept = checkpoint.unpack(checkpoint.pack(whole.state_dict())), copy.deepcopy(own)
+        full_run, own = make_strategy(), copy.deepcopy(model)
+        gradients(full_run, own, 0, done)
+        state, kept = checkpoint.unpack(checkpoint.pack(full_run.state_dict())), copy.deepcopy(own)
         forgetful = copy.deepcopy(own)
-        expected = gradients(whole, own, done, 7)
-        resumed = started()
+        reference = gradients(full_run, own, done, 7)
+        resumed = make_strategy()
         resumed.load_state_dict(state)
-        for found, right in zip(gradients(resumed, kept, done, 7), expected, strict=True):
-            assert torch.equal(found, right)
-        anew = gradients(started(), forgetful, done, 7)
-        return torch.equal(torch.stack(anew), torch.stack(expected))
+        for results, right in zip(gradients(resumed, kept, done, 7), reference, strict=True):
+            assert torch.equal(results, right)
+        anew = gradients(make_strategy(), forgetful, done, 7)
+        return torch.equal(torch.stack(anew), torch.stack(reference))
 
     assert not all(Threads.run(on_rank, RANKS)), "the state matters, on ranks with training nodes"
 
 
-def trained(folder: Path, comm: str, *, model: Any = "gcn", **trainer: Any) -> tuple[dict[str, Any], Path]:
+def train_run(folder: Path, comm: str, *, model: Any = "gcn", **trainer: Any) -> tuple[dict[str, Any], Path]:
     overrides = ["exchange=pipelined", "exchange.staleness=2", "exchange.options.smoothing=0.3"]
     keys: dict[str, Any] = {"workers": 3, "threads": 1, "comm": comm, "partition": "1d", "folder": folder}
     keys |= {"report": False, "logger": "none"}
@@ -409,9 +413,9 @@ def test_processes_pipeline_as_threads_do() -> None:
     of_processes, of_threads = (
         run(model, exchange="pipelined", start=start, **OPTIONS["pipelined"]) for start in (run_gloo, Threads.run)
     )
-    for found, expected in zip(of_processes, of_threads, strict=True):
-        torch.testing.assert_close(found.parameters, expected.parameters, rtol=0, atol=1e-12)
-        assert (found.words, found.bytes_sent) == (expected.words, expected.bytes_sent)
+    for actual, reference in zip(of_processes, of_threads, strict=True):
+        torch.testing.assert_close(actual.parameters, reference.parameters, rtol=0, atol=1e-12)
+        assert (actual.words, actual.bytes_sent) == (reference.words, reference.bytes_sent)
 
 
 @pytest.mark.exhaustive
@@ -422,11 +426,11 @@ def test_a_run_that_pipelines_resumes_to_the_bit(tmp_path: Path, comm: str) -> N
         return torch.cat([value.flatten() for value in checkpoint.load(path)["state_dict"].values()])
 
     shares = {"exact_shares": [0, 0]}  # the schedule does not depend on the number of epochs
-    result, whole = trained(tmp_path / "whole", comm, max_epochs=4, **shares)
+    result, full_run = train_run(tmp_path / "whole", comm, max_epochs=4, **shares)
     assert not result["exact"]
-    _, half = trained(tmp_path / "half", comm, max_epochs=2, **shares)
-    _, rest = trained(tmp_path / "rest", comm, max_epochs=4, resume=str(half), **shares)
-    assert torch.equal(values(rest), values(whole))
+    _, half = train_run(tmp_path / "half", comm, max_epochs=2, **shares)
+    _, remainder = train_run(tmp_path / "rest", comm, max_epochs=4, resume=str(half), **shares)
+    assert torch.equal(values(remainder), values(full_run))
 
 
 # Every grid, every model.
@@ -446,11 +450,11 @@ def test_quantised_rows_serve_every_grid_and_model(name: str, grid: Grid) -> Non
     model = model_of(name)
     exact = run(model, grid, epochs=1)[0]
     for bits, close in ((16, 0.05), (8, 0.1)):
-        found = run(model, grid, epochs=1, exchange="quantized", bits=bits)
-        assert all(torch.equal(rank.gradient, found[0].gradient) for rank in found)
-        assert found[0].words == exact.words
-        assert found[0].bytes_sent < exact.bytes_sent
-        difference = float((found[0].gradient - exact.gradient).norm() / exact.gradient.norm())
+        result = run(model, grid, epochs=1, exchange="quantized", bits=bits)
+        assert all(torch.equal(rank.gradient, result[0].gradient) for rank in result)
+        assert result[0].words == exact.words
+        assert result[0].bytes_sent < exact.bytes_sent
+        difference = float((result[0].gradient - exact.gradient).norm() / exact.gradient.norm())
         assert 0 < difference < close
 
 
@@ -559,12 +563,12 @@ def test_programs_are_exact(override: str) -> None:
 @few("local_iterations", [2, 3], default=[3])
 def test_quantised_rows_go_with_local_iterations(local_iterations: int) -> None:
     options = {"local_iterations": local_iterations, "exchange": "quantized"}
-    found = run(model_of("gat"), **options)
+    result = run(model_of("gat"), **options)
     again = run(model_of("gat"), **options)
-    assert all(a.equals(b) for a, b in zip(found, again, strict=True))
+    assert all(a.equals(b) for a, b in zip(result, again, strict=True))
     exact = run(model_of("gat"), local_iterations=local_iterations)
-    assert [rank.words for rank in found] == [rank.words for rank in exact]
-    assert not found[0].equals(exact[0])
+    assert [rank.words for rank in result] == [rank.words for rank in exact]
+    assert not result[0].equals(exact[0])
 
 
 @pytest.mark.slow
@@ -614,9 +618,9 @@ def test_a_rank_that_owns_nothing_joins_in(exchange: str) -> None:
     shards, model = list(cut_all(make_graph(), Partition(owner, None, ROWS))), model_of("gcn")
 
     def on_rank(comm: Communicator) -> Tensor:
-        own = copy.deepcopy(model)
-        train(shards, AllReduce, own, comm, epochs=3, exchange=exchange, **OPTIONS[exchange])[1].close()
-        return parameters(own)
+        replica = copy.deepcopy(model)
+        train(shards, AllReduce, replica, comm, epochs=3, exchange=exchange, **OPTIONS[exchange])[1].close()
+        return parameters(replica)
 
-    found = Threads.run(on_rank, RANKS)
-    assert all(torch.equal(rank, found[0]) and bool(rank.isfinite().all()) for rank in found)
+    results = Threads.run(on_rank, RANKS)
+    assert all(torch.equal(rank, results[0]) and bool(rank.isfinite().all()) for rank in results)

@@ -104,15 +104,15 @@ def test_one_to_eight_ranks_compute_together_what_one_computes(name: str, model:
     size, module = 4, make_model(model)
     for ranks in numbers_of_ranks(name, model):
         strategy = IndividualSample(batch_size=size)
-        found = sum(steps(strategy, module, worker(Numbered(r, ranks), SAMPLERS[name]())) for r in range(ranks))
+        actual = sum(steps(strategy, module, worker(Numbered(r, ranks), SAMPLERS[name]())) for r in range(ranks))
         alone = strategy.on_one_rank(ranks, SAMPLERS[name]())
         assert (alone is None) == (name in ALONE)
         if alone is None:  # the same batches, by threads that meet
             work = lambda comm: steps(strategy, module, worker(comm, SAMPLERS[name]()))  # noqa: E731, B023
-            expected = sum(Threads.run(work, ranks))
+            reference = sum(Threads.run(work, ranks))
         else:
-            expected = steps(alone, module, worker(Numbered(0, 1), SAMPLERS[name]()))
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+            reference = steps(alone, module, worker(Numbered(0, 1), SAMPLERS[name]()))
+        torch.testing.assert_close(actual, reference, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -123,10 +123,10 @@ def test_walks_that_compare_features_are_the_same_on_several_ranks() -> None:
     parts = [steps(IndividualSample(batch_size=4), module, worker(Numbered(rank, 3), sampler)) for rank in range(3)]
     alone = IndividualSample(batch_size=4).on_one_rank(3, sampler)
     assert alone is not None
-    expected = steps(alone, module, worker(Numbered(0, 1), sampler))
-    torch.testing.assert_close(sum(parts), expected, rtol=1e-10, atol=1e-10)
+    reference = steps(alone, module, worker(Numbered(0, 1), sampler))
+    torch.testing.assert_close(sum(parts), reference, rtol=1e-10, atol=1e-10)
     uniform = MetropolisHastingsSampler([3, 3], walk_length=3, num_walks=4)
-    assert not torch.equal(expected, steps(alone, module, worker(Numbered(0, 1), uniform)))
+    assert not torch.equal(reference, steps(alone, module, worker(Numbered(0, 1), uniform)))
 
 
 @pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
@@ -148,15 +148,15 @@ def test_walks_that_compare_features_are_refused_where_other_ranks_have_the_rows
         return steps(strategy, copy.deepcopy(model), own)
 
     topology = replace(GRAPH, features=np.empty((GRAPH.num_nodes, 0), np.float32))
-    found = Threads.run(lambda comm: work(comm, partitioned, topology, similar(embeddings=GRAPH.features)), 2)
-    expected = Threads.run(lambda comm: work(comm, IndividualSample(), GRAPH, similar()), 2)
-    assert all(torch.equal(mine, other) for mine, other in zip(found, expected, strict=True))
+    results = Threads.run(lambda comm: work(comm, partitioned, topology, similar(embeddings=GRAPH.features)), 2)
+    reference = Threads.run(lambda comm: work(comm, IndividualSample(), GRAPH, similar()), 2)
+    assert all(torch.equal(mine, other) for mine, other in zip(results, reference, strict=True))
 
 
 def test_a_model_that_needs_edges_is_refused_where_nodes_are_drawn() -> None:
-    own = worker(Numbered(0, 1), SAMPLERS["metropolis_hastings"]())
+    rank_worker = worker(Numbered(0, 1), SAMPLERS["metropolis_hastings"]())
     with pytest.raises(UserError, match="model=gine needs edge features, and the edges of this batch have none"):
-        steps(IndividualSample(), make_model("gine"), own)
+        steps(IndividualSample(), make_model("gine"), rank_worker)
 
 
 @pytest.mark.slow
@@ -165,14 +165,14 @@ def test_all_neighbours_in_one_batch_are_full_graph_training_noise_included(mode
     module, sampler = make_model(model), NeighborSampler([-1, -1])
 
     def full(comm: Threads) -> Tensor:
-        own = worker(comm, None)
-        return steps(VertexCentric(), module, Worker(comm, own.shard, torch.float64, 3), epochs=3)
+        rank_worker = worker(comm, None)
+        return steps(VertexCentric(), module, Worker(comm, rank_worker.shard, torch.float64, 3), epochs=3)
 
     def sampled(comm: Threads) -> Tensor:
         return steps(IndividualSample(batch_size=1000), module, worker(comm, sampler), epochs=3)
 
-    expected, found = (sum(Threads.run(work, ranks)) for work in (full, sampled))
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    reference, results = (sum(Threads.run(work, ranks)) for work in (full, sampled))
+    torch.testing.assert_close(results, reference, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -189,25 +189,25 @@ def test_sums_over_drawn_edges_estimate_the_sums_over_all(name: str) -> None:
         (adjacency,) = strategy.sampled.layers.layers([block], key=0)
         return adjacency.aggregate(x[block.src_nodes])
 
-    found = torch.stack([sums(weighing_sums(samplers[name]), key) for key in range(draws)])
-    errors = found.mean(0) - sums(FullSampler(num_hops=1), 0)
-    scores = errors / (found.std(0) / draws**0.5 + 1e-9)
+    actual = torch.stack([sums(weighing_sums(samplers[name]), key) for key in range(draws)])
+    errors = actual.mean(0) - sums(FullSampler(num_hops=1), 0)
+    scores = errors / (actual.std(0) / draws**0.5 + 1e-9)
     assert scores.abs().max() < 5, "off by more than chance"
-    assert found.std(0).max() > 0.1, "the draws differ"
+    assert actual.std(0).max() > 0.1, "the draws differ"
 
 
 def test_an_epoch_covers_the_training_nodes_once_and_ranks_out_of_seeds_join_with_nothing() -> None:
-    ranks, seen, counts = 5, [], []
+    ranks, values, counts = 5, [], []
     for rank in range(ranks):
-        own = worker(Numbered(rank, ranks), NeighborSampler([2, 2]))
+        rank_worker = worker(Numbered(rank, ranks), NeighborSampler([2, 2]))
         strategy = IndividualSample(batch_size=3)
-        strategy.setup(own, make_model("sage"))
+        strategy.setup(rank_worker, make_model("sage"))
         batches = list(strategy.batches(0))
         counts.append(len(batches))
-        seen += [node for b in batches for node in b.adjacencies[-1].src_nodes[: len(b.rows)].tolist()]
+        values += [node for b in batches for node in b.adjacencies[-1].src_nodes[: len(b.rows)].tolist()]
         assert all(len(batch.rows) <= 3 for batch in batches)
     assert len(set(counts)) == 1
-    assert sorted(seen) == np.flatnonzero(GRAPH.split == 1).tolist()
+    assert sorted(values) == np.flatnonzero(GRAPH.split == 1).tolist()
 
 
 @pytest.mark.slow
@@ -220,8 +220,8 @@ def test_empty_batches_isolated_seeds_and_batches_of_one_are_no_special_case(mod
             for r in range(ranks)
         ]
         assert all(part.isfinite().all() for part in parts)
-        expected = steps(IndividualSample(batch_size=size * ranks), module, worker(Numbered(0, 1), FullSampler()))
-        torch.testing.assert_close(sum(parts), expected, rtol=1e-10, atol=1e-10)
+        reference = steps(IndividualSample(batch_size=size * ranks), module, worker(Numbered(0, 1), FullSampler()))
+        torch.testing.assert_close(sum(parts), reference, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(

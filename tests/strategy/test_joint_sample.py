@@ -90,15 +90,15 @@ def first_batch(strategy: ExecutionStrategy, own: Worker, model: nn.Module) -> B
 def test_the_union_of_the_ranks_nodes_and_edges_is_the_serial_batch(name: str, ranks: int) -> None:
     model = make_model("gcn")
     parts = Threads.run(lambda comm: first_batch(JointSample(batch_size=2), uneven(comm, DRAWS[name]()), model), ranks)
-    expected = first_batch(IndividualSample(batch_size=2 * ranks), worker(Numbered(0, 1), DRAWS[name]()), model)
-    for layer, one in enumerate(expected.adjacencies):
+    reference = first_batch(IndividualSample(batch_size=2 * ranks), worker(Numbered(0, 1), DRAWS[name]()), model)
+    for layer, one in enumerate(reference.adjacencies):
         owned = [part.adjacencies[layer] for part in parts]
         for ids in (lambda a: a.src_nodes[: a.num_dst], lambda a: a.src_nodes, lambda a: a.edge_ids):
-            found = torch.cat([ids(adjacency) for adjacency in owned])
-            assert torch.equal(found.sort().values, ids(one).sort().values)  # each on one rank, none twice
-    assert sum(len(part.rows) for part in parts) == expected.total == parts[0].total
+            actual = torch.cat([ids(adjacency) for adjacency in owned])
+            assert torch.equal(actual.sort().values, ids(one).sort().values)  # each on one rank, none twice
+    assert sum(len(part.rows) for part in parts) == reference.total == parts[0].total
     features = torch.cat([part.x for part in parts])
-    assert torch.equal(features.sort(dim=0).values, expected.x.sort(dim=0).values)
+    assert torch.equal(features.sort(dim=0).values, reference.x.sort(dim=0).values)
 
 
 @pytest.mark.slow
@@ -106,8 +106,8 @@ def test_the_union_of_the_ranks_nodes_and_edges_is_the_serial_batch(name: str, r
 def test_one_to_eight_ranks_have_the_loss_and_gradient_of_one(model: str) -> None:
     module, sampler = make_model(model), lambda: NeighborSampler([3, 3])
     for ranks in (1, 2, 3, 5, 8):
-        found = together(JointSample(batch_size=4), module, sampler, ranks)
-        check_equal(found, serial(module, sampler, 4 * ranks))
+        actual = together(JointSample(batch_size=4), module, sampler, ranks)
+        check_equal(actual, serial(module, sampler, 4 * ranks))
 
 
 @pytest.mark.slow
@@ -134,8 +134,8 @@ def test_batches_of_one_and_more_ranks_than_seeds_are_no_special_case() -> None:
     )
     assert (GRAPH.split[isolated] == Split.TRAIN).any()
     for ranks, size in ((2, 1), (12, 2)):
-        found = together(JointSample(batch_size=size), module, FullSampler, ranks)
-        check_equal(found, serial(module, FullSampler, size * ranks))
+        actual = together(JointSample(batch_size=size), module, FullSampler, ranks)
+        check_equal(actual, serial(module, FullSampler, size * ranks))
 
 
 @pytest.mark.slow
@@ -173,13 +173,13 @@ def test_words_are_the_rows_that_edges_read_once_for_each_rank_and_layer(hidden:
                 halo[layer] += len(edges[0, edges[0] >= len(adjacency.src_nodes)].unique())
         return words(joint, module, own), halo
 
-    found = Threads.run(work, 3)
+    results = Threads.run(work, 3)
     widths = (min(hidden, WIDTH), hidden)
-    for (gathered, _), halo in found:
+    for (gathered, _), halo in results:
         assert gathered == sum(rows * width for rows, width in zip(halo, widths, strict=True))
     backward = widths if hidden < WIDTH else (0, hidden)  # features get no gradient, products do
-    total = sum(rows * width for _, halo in found for rows, width in zip(halo, backward, strict=True))
-    assert sum(reduced for (_, reduced), _ in found) == total > 0
+    total = sum(rows * width for _, halo in results for rows, width in zip(halo, backward, strict=True))
+    assert sum(reduced for (_, reduced), _ in results) == total > 0
 
 
 class InPython(NeighborSampler):
@@ -212,8 +212,10 @@ def test_owners_need_all_in_edges_of_their_nodes() -> None:
     shards = list(cut_all(GRAPH, Partition(owner.astype(np.int32), None, Grid(2, 2, 1))))
 
     def work(comm: Threads) -> None:
-        own = replace(worker(Numbered(0, 1), NeighborSampler([3, 3])), comm=comm, shard=shards[comm.rank], graph=None)
-        JointSample().setup(own, make_model("gcn"))
+        rank_worker = replace(
+            worker(Numbered(0, 1), NeighborSampler([3, 3])), comm=comm, shard=shards[comm.rank], graph=None
+        )
+        JointSample().setup(rank_worker, make_model("gcn"))
 
     with pytest.raises(UserError, match=r"^strategy=joint_sample: partition\.grid=2 x 2 x 1 distributes"):
         Threads.run(work, 4)

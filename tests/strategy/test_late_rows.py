@@ -22,9 +22,9 @@ SSP: dict[str, Any] = {"name": "parameter_server", "mode": "ssp", "staleness": 2
 
 def run(folder: Path, sync: Any = "all_reduce", **keys: Any) -> tuple[dict[str, Any], torch.Tensor]:
     trainer = {"max_epochs": 10, "precision": 64, "monitor": None, "exact_shares": [0, 0], **keys.pop("trainer", {})}
-    chosen: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads"}
-    chosen |= {"partition": "1d", "model": {"name": "gcn", "hidden": 5, "dropout": 0.0}, **BARE, **keys}
-    result = gnnkit.train(small_graph(), folder=folder, trainer=trainer, sync=sync, **chosen)
+    run_keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads"}
+    run_keys |= {"partition": "1d", "model": {"name": "gcn", "hidden": 5, "dropout": 0.0}, **BARE, **keys}
+    result = gnnkit.train(small_graph(), folder=folder, trainer=trainer, sync=sync, **run_keys)
     state = checkpoint.load(folder / "checkpoints/last.json")["state_dict"]
     return dict(result), torch.cat([value.flatten() for value in state.values()])
 
@@ -45,10 +45,10 @@ def test_an_asynchronous_mode_is_the_same_as_rows_every_few_epochs(
 ) -> None:
     """`preset_workload` has these steps: all gradients, with the last rows."""
     preset = {"name": "preset_workload", "exchange_every": every}
-    expected, parameters = run(tmp_path / "preset", strategy=preset)
-    result, found = run(tmp_path / "run", sync)
-    assert float((found - parameters).abs().max()) <= 1e-10
-    assert result["bytes_sent"] == expected["bytes_sent"]
+    reference, parameters = run(tmp_path / "preset", strategy=preset)
+    result, actual = run(tmp_path / "run", sync)
+    assert float((actual - parameters).abs().max()) <= 1e-10
+    assert result["bytes_sent"] == reference["bytes_sent"]
     assert result["row_staleness"] == every - 1
     assert any(line.startswith(f"sync.mode={sync['mode']}: training is approximate") for line in result["approximate"])
 
@@ -57,12 +57,12 @@ def test_an_asynchronous_mode_is_the_same_as_rows_every_few_epochs(
 @few("epoch", [1, 4, 6, 9], default=[6])
 def test_a_run_with_late_rows_resumes_to_the_bit(epoch: int, tmp_path: Path) -> None:
     trainer = {"keep_checkpoints": 20, "checkpoint_every": 1, "exact_shares": "auto"}
-    _, expected = run(tmp_path / "run", SSP, trainer=trainer)
+    _, reference = run(tmp_path / "run", SSP, trainer=trainer)
     half = {**trainer, "max_epochs": 10, "max_time": None}
     files = sorted((tmp_path / "run/checkpoints").glob("*.json"))
     resume = next(str(path) for path in files if checkpoint.load(path)["epoch"] == epoch)
-    _, resumed = run(tmp_path / "rest", SSP, trainer={**half, "resume": resume})
-    assert torch.equal(resumed, expected)
+    _, resumed_run = run(tmp_path / "rest", SSP, trainer={**half, "resume": resume})
+    assert torch.equal(resumed_run, reference)
 
 
 @pytest.mark.slow

@@ -79,17 +79,17 @@ def train(worker: Worker, mode: str, model: str = "sage", epochs: int = 1, **key
 
 
 def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
-    for one, two in zip(found, expected, strict=True):
-        assert torch.equal(one, two), "bits differ"
+    for first, two in zip(found, expected, strict=True):
+        assert torch.equal(first, two), "bits differ"
 
 
 @pytest.mark.slow
 @turns(name=[*SAMPLERS], mode=["partitioned", "features"])
 def test_losses_and_gradients_have_the_bits_of_a_shared_graph(name: str, mode: str) -> None:
     for ranks, partition in ((1, "random"), (2, "contiguous"), (4, "one owns nothing")):
-        expected = on_ranks(ranks, functools.partial(train, mode="shared"), "shared", SAMPLERS[name]())
-        found = on_ranks(ranks, functools.partial(train, mode=mode), mode, SAMPLERS[name](), partition)
-        assert_same(found, expected)
+        reference = on_ranks(ranks, functools.partial(train, mode="shared"), "shared", SAMPLERS[name]())
+        results = on_ranks(ranks, functools.partial(train, mode=mode), mode, SAMPLERS[name](), partition)
+        assert_same(results, reference)
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_input_rows_in_bfloat16_are_the_same_wherever_they_come_from() -> None:
         strategy.close()
         return batches
 
-    found = {
+    results = {
         mode: on_ranks(
             2, functools.partial(rows, mode=mode), mode, NeighborSampler([3, 2]), input_dtype=torch.bfloat16, **keys
         )
@@ -112,7 +112,7 @@ def test_input_rows_in_bfloat16_are_the_same_wherever_they_come_from() -> None:
     }
     exact = on_ranks(2, functools.partial(rows, mode="shared"), "shared", NeighborSampler([3, 2]))
     for rank in range(2):
-        for one, *others in zip(exact[rank], *(of_ranks[rank] for of_ranks in found.values()), strict=True):
+        for one, *others in zip(exact[rank], *(of_ranks[rank] for of_ranks in results.values()), strict=True):
             assert [other.dtype for other in others] == [torch.bfloat16] * 3
             assert all(torch.equal(other, one.bfloat16()) for other in others)
 
@@ -121,18 +121,18 @@ def test_input_rows_in_bfloat16_are_the_same_wherever_they_come_from() -> None:
 @pytest.mark.parametrize("model", ["gcn", "gat", "gin", "gine", "sage"])
 def test_every_model_gets_the_degrees_loops_and_edges_of_the_whole_graph(model: str) -> None:
     sampler = NeighborSampler([3, 2])
-    expected = on_ranks(3, functools.partial(train, mode="shared", model=model), "shared", sampler)
-    found = on_ranks(3, functools.partial(train, mode="partitioned", model=model), "partitioned", sampler)
-    assert_same(found, expected)
+    reference = on_ranks(3, functools.partial(train, mode="shared", model=model), "shared", sampler)
+    results = on_ranks(3, functools.partial(train, mode="partitioned", model=model), "partitioned", sampler)
+    assert_same(results, reference)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 16])
 def test_batches_of_one_and_more_ranks_than_seeds_are_no_special_case(size: int) -> None:
     """With 16 seeds a batch, one step has all seeds, and ranks 1 to 3 have none."""
-    expected = on_ranks(4, functools.partial(train, mode="shared", batch_size=size), "shared", FullSampler())
-    found = on_ranks(4, functools.partial(train, mode="partitioned", batch_size=size), "partitioned", FullSampler())
-    assert_same(found, expected)
+    reference = on_ranks(4, functools.partial(train, mode="shared", batch_size=size), "shared", FullSampler())
+    results = on_ranks(4, functools.partial(train, mode="partitioned", batch_size=size), "partitioned", FullSampler())
+    assert_same(results, reference)
 
 
 def words(worker: Worker, mode: str, epochs: int = 2, **keys: Any) -> dict[str, Any]:
@@ -160,10 +160,10 @@ def words(worker: Worker, mode: str, epochs: int = 2, **keys: Any) -> dict[str, 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["partitioned", "features"])
 def test_words_fetched_are_the_distinct_rows_of_other_ranks(mode: str) -> None:
-    for found in on_ranks(3, functools.partial(words, mode=mode), mode, NeighborSampler([3, 2])):
-        assert found["fetched"] == found["remote"] > 0
-        assert found["saved"] == found["rate"] == 0
-        assert found["bytes"] > 0
+    for result in on_ranks(3, functools.partial(words, mode=mode), mode, NeighborSampler([3, 2])):
+        assert result["fetched"] == result["remote"] > 0
+        assert result["saved"] == result["rate"] == 0
+        assert result["bytes"] > 0
     (alone,) = on_ranks(1, functools.partial(words, mode=mode), mode, NeighborSampler([3, 2]))
     assert alone["fetched"] == alone["remote"] == alone["bytes"] == 0
 
@@ -174,20 +174,20 @@ def test_a_cache_changes_words_and_nothing_else(cache: str, mode: str) -> None:
     sampler, keys = NeighborSampler([3, 2]), {"cache": cache, "cache_rows": 8}
     plain = on_ranks(3, functools.partial(train, mode=mode, epochs=2), mode, sampler)
     assert_same(on_ranks(3, functools.partial(train, mode=mode, epochs=2, **keys), mode, sampler), plain)
-    for found in on_ranks(3, functools.partial(words, mode=mode, **keys), mode, sampler):
-        filled = found["fetched"] + found["saved"] - found["remote"]
-        assert found["saved"] > 0
-        assert 0 < found["rate"] < 1
+    for result in on_ranks(3, functools.partial(words, mode=mode, **keys), mode, sampler):
+        filled = result["fetched"] + result["saved"] - result["remote"]
+        assert result["saved"] > 0
+        assert 0 < result["rate"] < 1
         assert 0 <= filled <= 8 * (2 if cache == "exact" else 1), "rows fetched ahead"
         if cache in ("lru", "exact"):
-            assert found["fetched"] <= found["remote"]
+            assert result["fetched"] <= result["remote"]
 
 
 @pytest.mark.slow
 def test_a_cache_of_all_rows_fetches_each_row_once() -> None:
     keys = {"cache": "lru", "cache_rows": GRAPH.num_nodes, "epochs": 4}
-    for found in on_ranks(3, functools.partial(words, mode="partitioned", **keys), "partitioned", FullSampler()):
-        assert found["fetched"] <= GRAPH.num_nodes < found["remote"]
+    for result in on_ranks(3, functools.partial(words, mode="partitioned", **keys), "partitioned", FullSampler()):
+        assert result["fetched"] <= GRAPH.num_nodes < result["remote"]
 
 
 @pytest.mark.slow
@@ -196,13 +196,13 @@ def test_an_epoch_goes_on_from_any_step_to_the_bit(cache: str) -> None:
     def work(worker: Worker) -> None:
         module, strategy = made("gcn"), IndividualSample(batch_size=2, topology="partitioned", cache=cache)
         strategy.setup(worker, module)
-        whole = [step(batch, module) for batch in strategy.batches(1)]
+        all_batches = [step(batch, module) for batch in strategy.batches(1)]
         broken = strategy.batches(1)
         next(broken)
         broken.close()  # batches made ahead are dropped, on all ranks alike
-        for first in (0, 1, len(whole) - 1, len(whole)):
+        for first in (0, 1, len(all_batches) - 1, len(all_batches)):
             again = [step(batch, module) for batch in strategy.batches(1, first)]
-            assert_same(again, whole[first:])
+            assert_same(again, all_batches[first:])
         strategy.close()
 
     on_ranks(3, work, "partitioned", NeighborSampler([3, 2]))
@@ -296,13 +296,13 @@ def test_whole_runs_are_those_of_a_shared_graph(tmp_path: Path, comm: str, keys:
             folder=tmp_path / name,
         )
 
-    found, expected = run("found", **keys), run("expected")
-    assert found["train_loss"] == expected["train_loss"]
-    assert found["test_accuracy"] == expected["test_accuracy"]
-    assert found["words_fetched"] > 0 == expected["words_fetched"]
-    assert max(found["cache_hits"]["rate"]) > 0
-    assert found["inexact"] == expected["inexact"]
-    assert all("approximate" in reason for reason in found["inexact"])  # batches are, and nothing else is
+    result, reference = run("found", **keys), run("expected")
+    assert result["train_loss"] == reference["train_loss"]
+    assert result["test_accuracy"] == reference["test_accuracy"]
+    assert result["words_fetched"] > 0 == reference["words_fetched"]
+    assert max(result["cache_hits"]["rate"]) > 0
+    assert result["inexact"] == reference["inexact"]
+    assert all("approximate" in reason for reason in result["inexact"])  # batches are, and nothing else is
 
 
 @pytest.mark.exhaustive
@@ -358,13 +358,15 @@ def chosen(worker: Worker, mode: str) -> tuple[list[Tensor], list[Tensor]]:
 @pytest.mark.slow
 def test_seeds_that_a_strategy_chooses_are_the_same_wherever_rows_are_stored() -> None:
     sampler, partition = NeighborSampler([3, 2]), "one owns nothing"
-    found = {
+    results = {
         mode: on_ranks(4, functools.partial(chosen, mode=mode), mode, sampler, partition)
         for mode in ("shared", "features", "partitioned")
     }
     for mode in ("features", "partitioned"):
-        assert_same([torch.stack(part) for part, _ in found[mode]], [torch.stack(part) for part, _ in found["shared"]])
-    counts = torch.stack([torch.stack(rows) for _, rows in found["shared"]])  # [ranks, steps, 2]
+        assert_same(
+            [torch.stack(part) for part, _ in results[mode]], [torch.stack(part) for part, _ in results["shared"]]
+        )
+    counts = torch.stack([torch.stack(rows) for _, rows in results["shared"]])  # [ranks, steps, 2]
     assert torch.equal(counts[..., 0].sum(0), counts[0, :, 1]), "the total is that of all ranks"
     assert counts[..., 0].sum() == 4 * (GRAPH.split == Split.TRAIN).sum(), "each twice in each of two epochs"
     assert counts[..., 0].max() <= 2

@@ -77,16 +77,16 @@ def worker(comm: Communicator, strategy: ExecutionStrategy, graph: Graph = GRAPH
 
 def make_model(kind: type[Any] = GCN, **keys: Any) -> Any:
     """Makes equal models in threads, which share torch's generator."""
-    return filled(kind(WIDTH, CLASSES, **{"hidden": 4, "dropout": 0.3, **keys}).double())
+    return fill_parameters(kind(WIDTH, CLASSES, **{"hidden": 4, "dropout": 0.3, **keys}).double())
 
 
-def filled(model: nn.Module) -> nn.Module:
+def fill_parameters(model: nn.Module) -> nn.Module:
     for number, parameter in enumerate(model.parameters()):
         nn.init.uniform_(parameter, -0.7, 0.7, generator=torch.Generator().manual_seed(number))
     return model
 
 
-def trained(
+def train_ranks(
     make: Callable[[], ExecutionStrategy],
     comm: Communicator,
     *,
@@ -97,10 +97,16 @@ def trained(
 ) -> tuple[Tensor, ExecutionStrategy]:
     """Parameters of this rank after some epochs of SGD, and the strategy."""
     strategy, model = make(), make_net()
-    own = worker(comm, strategy, graph, owner)
-    strategy.setup(own, model)
+    rank_worker = worker(comm, strategy, graph, owner)
+    strategy.setup(rank_worker, model)
     module = TrainingModule(
-        model, strategy, own, Evaluation.of(own, model, 100.0), optimizer="sgd", lr=0.3, weight_decay=0.0
+        model,
+        strategy,
+        rank_worker,
+        Evaluation.of(rank_worker, model, 100.0),
+        optimizer="sgd",
+        lr=0.3,
+        weight_decay=0.0,
     )
     options: dict[str, Any] = {"max_epochs": epochs, "limit_val_batches": 0, "logger": False}
     make_trainer(module, AllReduce(), SyncMeter(), **options).fit(module)
@@ -110,10 +116,13 @@ def trained(
 def without_cut_edges(owner: Ids) -> Graph:
     csc = GRAPH.csc
     dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-    kept = owner[csc.indices] == owner[dst]
-    weight = None if csc.weight is None else csc.weight[kept]
+    is_kept = owner[csc.indices] == owner[dst]
+    weight = None if csc.weight is None else csc.weight[is_kept]
     return Graph(
-        CSC.from_edges(csc.indices[kept], dst[kept], csc.num_nodes, weight), GRAPH.features, GRAPH.labels, GRAPH.split
+        CSC.from_edges(csc.indices[is_kept], dst[is_kept], csc.num_nodes, weight),
+        GRAPH.features,
+        GRAPH.labels,
+        GRAPH.split,
     )
 
 
@@ -133,11 +142,11 @@ def test_a_workload_of_your_own_goes_with_our_keys() -> None:
 
     def work(comm: Communicator) -> list[Tensor]:
         makers = (TwoHops, VertexCentric, functools.partial(TwoHops, average="parameters", sync_every=1))
-        return [trained(make, comm, make_net=net)[0] for make in makers]
+        return [train_ranks(make, comm, make_net=net)[0] for make in makers]
 
-    for found, exact, averaged in Threads.run(work, 3):
-        torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)  # two layers read all edges
-        assert not torch.equal(averaged, found)
+    for actual, exact, averaged in Threads.run(work, 3):
+        torch.testing.assert_close(actual, exact, rtol=0, atol=1e-12)  # two layers read all edges
+        assert not torch.equal(averaged, actual)
     with pytest.raises(UserError, match="provides rows of nodes only"):
         LinkPrediction().check(TwoHops(), None)
     for keys in ({"halo": "none"}, {"exchange_every": 1}):
@@ -166,13 +175,13 @@ def test_every_mode_keeps_the_promises_of_strategies(name: str) -> None:
 def test_without_cut_edges_and_a_synchronisation_in_each_step_training_is_serial(keys: dict[str, Any]) -> None:
     owner = OWNERS[3]
     graph = without_cut_edges(owner)
-    ((expected, _),) = Threads.run(
-        functools.partial(trained, VertexCentric, graph=graph, owner=np.zeros_like(owner)), 1
+    ((reference, _),) = Threads.run(
+        functools.partial(train_ranks, VertexCentric, graph=graph, owner=np.zeros_like(owner)), 1
     )
-    for found, _ in Threads.run(
-        functools.partial(trained, lambda: PresetWorkload(**keys), graph=graph, owner=owner), 3
+    for actual, _ in Threads.run(
+        functools.partial(train_ranks, lambda: PresetWorkload(**keys), graph=graph, owner=owner), 3
     ):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+        torch.testing.assert_close(actual, reference, rtol=0, atol=1e-10)
 
 
 def mean_gradient(model: nn.Module, batch: Batch) -> Tensor:  # [num_parameters]
@@ -192,9 +201,9 @@ def test_with_one_hop_a_model_of_one_layer_has_the_gradient_of_the_whole_graph(n
         strategy.setup(worker(comm, strategy), model)
         return torch.stack([mean_gradient(model, batch) for epoch in range(2) for batch in strategy.batches(epoch)])
 
-    (expected,) = Threads.run(functools.partial(gradients, VertexCentric), 1)
-    found = sum(Threads.run(functools.partial(gradients, PresetWorkload), 4))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    (reference,) = Threads.run(functools.partial(gradients, VertexCentric), 1)
+    results = sum(Threads.run(functools.partial(gradients, PresetWorkload), 4))
+    torch.testing.assert_close(results, reference, rtol=0, atol=1e-10)
 
 
 def test_a_share_is_built_once_and_its_features_are_copied_once() -> None:
@@ -212,10 +221,10 @@ def test_a_share_is_built_once_and_its_features_are_copied_once() -> None:
 def subgraph(nodes: Ids) -> Graph:
     csc = GRAPH.csc
     dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-    kept = np.isin(csc.indices, nodes) & np.isin(dst, nodes)
-    src, dst = (np.searchsorted(nodes, each[kept]) for each in (csc.indices, dst))
+    is_kept = np.isin(csc.indices, nodes) & np.isin(dst, nodes)
+    src, dst = (np.searchsorted(nodes, each[is_kept]) for each in (csc.indices, dst))
     assert csc.weight is not None
-    inner = CSC.from_edges(src, dst, len(nodes), csc.weight[kept])
+    inner = CSC.from_edges(src, dst, len(nodes), csc.weight[is_kept])
     return Graph(inner, GRAPH.features[nodes], GRAPH.labels[nodes], np.zeros(len(nodes), np.int8))
 
 
@@ -230,14 +239,14 @@ def test_degrees_say_how_often_the_edges_that_are_left_count(degrees: str) -> No
         strategy.setup(worker(comm, strategy), model)
         batch = next(strategy.batches(0))
         adjacency = batch.adjacencies[0]
-        found = adjacency.aggregate(batch.x)
+        actual = adjacency.aggregate(batch.x)
         for row, node in enumerate(adjacency.src_nodes[: adjacency.num_dst].tolist()):
             edges = np.arange(csc.indptr[node], csc.indptr[node + 1])
-            left = edges[owner[csc.indices[edges]] == comm.rank]
-            counts = len(edges) / max(len(left), 1) if degrees == "global" else 1
-            expected = counts * (csc.weight[left, None] * GRAPH.features[csc.indices[left]]).sum(0)
-            degree = csc.weight[edges if degrees == "global" else left].sum()
-            np.testing.assert_allclose(found[row].numpy(), expected, atol=1e-12)
+            remaining = edges[owner[csc.indices[edges]] == comm.rank]
+            counts = len(edges) / max(len(remaining), 1) if degrees == "global" else 1
+            reference = counts * (csc.weight[remaining, None] * GRAPH.features[csc.indices[remaining]]).sum(0)
+            degree = csc.weight[edges if degrees == "global" else remaining].sum()
+            np.testing.assert_allclose(actual[row].numpy(), reference, atol=1e-12)
             np.testing.assert_allclose(float(adjacency.in_degree[row]), degree, atol=1e-12)
 
     Threads.run(check, 3)
@@ -246,7 +255,7 @@ def test_degrees_say_how_often_the_edges_that_are_left_count(degrees: str) -> No
 @pytest.mark.slow
 @few("name", KEYS, ["one_hop", "parameters"])
 def test_no_word_of_a_row_moves(name: str) -> None:
-    for _, strategy in Threads.run(functools.partial(trained, lambda: PresetWorkload(**KEYS[name]), epochs=2), 3):
+    for _, strategy in Threads.run(functools.partial(train_ranks, lambda: PresetWorkload(**KEYS[name]), epochs=2), 3):
         assert not strategy.tally.words
         assert strategy.tally.bytes_sent == 0
 
@@ -255,7 +264,9 @@ def test_no_word_of_a_row_moves(name: str) -> None:
 def test_words_move_in_the_epochs_of_an_exchange_alone() -> None:
     def words(epochs: int) -> list[int]:
         make = lambda: PresetWorkload(exchange_every=3)  # noqa: E731
-        return [sum(s.tally.words.values()) for _, s in Threads.run(functools.partial(trained, make, epochs=epochs), 3)]
+        return [
+            sum(s.tally.words.values()) for _, s in Threads.run(functools.partial(train_ranks, make, epochs=epochs), 3)
+        ]
 
     one, three, four = (np.array(words(epochs)) for epochs in (1, 3, 4))
     assert one.min() > 0
@@ -284,23 +295,23 @@ class Steps(L.LightningModule):
 def test_the_check_of_a_loss_leaves_the_rows_last_received_alone() -> None:
     """The check runs passes without dropout, whose rows no later epoch may read."""
     make = lambda: PresetWorkload(exchange_every=3)  # noqa: E731
-    expected = Threads.run(functools.partial(trained, make), 3)
-    found = Threads.run(functools.partial(trained, make, make_net=Steps), 3)
-    assert all(torch.equal(one, two) for (one, _), (two, _) in zip(found, expected, strict=True))
+    reference = Threads.run(functools.partial(train_ranks, make), 3)
+    results = Threads.run(functools.partial(train_ranks, make, make_net=Steps), 3)
+    assert all(torch.equal(first, two) for (first, _), (two, _) in zip(results, reference, strict=True))
 
 
 @pytest.mark.slow
 def test_shares_that_exchange_rows_in_each_epoch_are_serial() -> None:
-    ((expected, _),) = Threads.run(functools.partial(trained, VertexCentric), 1)
-    for found, _ in Threads.run(functools.partial(trained, lambda: PresetWorkload(exchange_every=1)), 3):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    ((reference, _),) = Threads.run(functools.partial(train_ranks, VertexCentric), 1)
+    for actual, _ in Threads.run(functools.partial(train_ranks, lambda: PresetWorkload(exchange_every=1)), 3):
+        torch.testing.assert_close(actual, reference, rtol=0, atol=1e-10)
 
 
 @pytest.mark.slow
 def test_ranks_drift_between_averages_only() -> None:
     keys = {**KEYS["parameters"], "control_variates": False}
     for epochs, drifts in ((1, True), (2, False), (3, True)):
-        run = functools.partial(trained, lambda: PresetWorkload(**keys), epochs=epochs)
+        run = functools.partial(train_ranks, lambda: PresetWorkload(**keys), epochs=epochs)
         parameters = torch.stack([values for values, _ in Threads.run(run, 3)])
         assert bool((parameters != parameters[0]).any()) == drifts
     strategy = PresetWorkload(**KEYS["parameters"])
@@ -314,16 +325,22 @@ def accuracy_of(
     make: Callable[[], ExecutionStrategy], graph: Graph, comm: Communicator, owner: Ids | None = None
 ) -> float:
     owner = np.arange(graph.num_nodes) * 4 // graph.num_nodes if owner is None else owner
-    strategy, model = make(), filled(GraphSAGE(4, 4, hidden=8, dropout=0.0).double())
-    own = worker(comm, strategy, graph, owner)
-    strategy.setup(own, model)
+    strategy, model = make(), fill_parameters(GraphSAGE(4, 4, hidden=8, dropout=0.0).double())
+    rank_worker = worker(comm, strategy, graph, owner)
+    strategy.setup(rank_worker, model)
     module = TrainingModule(
-        model, strategy, own, Evaluation.of(own, model, 100.0), optimizer="adam", lr=0.03, weight_decay=0.0
+        model,
+        strategy,
+        rank_worker,
+        Evaluation.of(rank_worker, model, 100.0),
+        optimizer="adam",
+        lr=0.03,
+        weight_decay=0.0,
     )
     options: dict[str, Any] = {"max_epochs": 40, "limit_val_batches": 0, "logger": False}
     make_trainer(module, AllReduce(), SyncMeter(), **options).fit(module)
     average_parameters(model, comm, 1.0)
-    return module.task.measure(module.evaluation.logits(model), own)["test_accuracy"]
+    return module.task.measure(module.evaluation.logits(model), rank_worker)["test_accuracy"]
 
 
 @pytest.mark.exhaustive
@@ -358,17 +375,17 @@ def check_sparse_rows(make: Callable[[], PresetWorkload], kind: type[Any]) -> No
     sparse = replace(dense, features=SparseFeatures.of(dense.features))
 
     def found(graph: Graph, comm: Communicator) -> tuple[Tensor, Tensor, bool]:
-        model = filled(kind(40, CLASSES, hidden=4, dropout=0.3).double())
-        values, strategy = trained(make, comm, graph=graph, make_net=lambda: model, epochs=1)
+        model = fill_parameters(kind(40, CLASSES, hidden=4, dropout=0.3).double())
+        values, strategy = train_ranks(make, comm, graph=graph, make_net=lambda: model, epochs=1)
         x = next(iter(strategy.batches(0))).x
         evaluation = Evaluation.of(strategy.worker, model, 100.0)  # type: ignore[attr-defined]
         return values, evaluation.logits(model), isinstance(x, SparseRows)
 
-    expected = Threads.run(functools.partial(found, dense), 3)
-    for one, two in zip(expected, Threads.run(functools.partial(found, sparse), 3), strict=True):
-        assert (one[2], two[2]) == (False, True)
-        torch.testing.assert_close(two[0], one[0], rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(two[1], one[1], rtol=1e-10, atol=1e-10)
+    reference = Threads.run(functools.partial(found, dense), 3)
+    for first, two in zip(reference, Threads.run(functools.partial(found, sparse), 3), strict=True):
+        assert (first[2], two[2]) == (False, True)
+        torch.testing.assert_close(two[0], first[0], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(two[1], first[1], rtol=1e-10, atol=1e-10)
 
 
 def wide_graph() -> Graph:
@@ -421,13 +438,13 @@ def test_a_part_has_its_own_factors_after_the_whole_graphs_were_read() -> None:
     layers = BlockLayers(GRAPH, make_model(), torch.float64, torch.device("cpu"))
     nodes = np.arange(GRAPH.num_nodes)
     of_whole, of_part = (BlockEdges(each, share.block) for each in (layers, layers.of_part(share.block)))
-    whole, factor = (edges.factor("normal", torch.float64) for edges in (of_whole, of_part))
+    all_batches, factor = (edges.factor("normal", torch.float64) for edges in (of_whole, of_part))
     part = layers.of_part(share.block)
     into, out_of = inverse_sqrt(part.in_degree[nodes]), inverse_sqrt(part.out_degree[nodes])
     source = share.block.src_nodes[of_part.edges.csc.indices]
     normal = into[share.block.src_nodes[of_part.targets]] * out_of[source]
     np.testing.assert_array_equal(factor[:, 0], normal * of_part.factor("sum", torch.float64).numpy()[:, 0])
-    assert not torch.equal(factor, whole)
+    assert not torch.equal(factor, all_batches)
 
 
 def test_a_part_of_the_graph_has_degrees_of_its_own() -> None:
@@ -444,5 +461,5 @@ def test_a_part_of_the_graph_has_degrees_of_its_own() -> None:
     edges = np.flatnonzero(np.repeat(np.arange(share.block.num_dst), np.diff(share.block.indptr)) == 0)
     assert share.block.edge_ids is not None
     assert GRAPH.edge_features is not None
-    expected = GRAPH.edge_features[share.block.edge_ids[edges]].mean(0) if len(edges) else np.zeros(2)
-    np.testing.assert_allclose(part.mean_edge_features[share.block.src_nodes[0]], expected)
+    reference = GRAPH.edge_features[share.block.edge_ids[edges]].mean(0) if len(edges) else np.zeros(2)
+    np.testing.assert_allclose(part.mean_edge_features[share.block.src_nodes[0]], reference)

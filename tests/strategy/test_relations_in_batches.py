@@ -75,10 +75,10 @@ def test_batches_of_all_neighbours_compute_what_the_full_graph_does(
     tmp_path: Path, name: str, model: str, inverse: bool, full_run: Callable[[str, bool], Any]
 ) -> None:
     everything = {**STRATEGIES[name], "batch_size": 1000}
-    sampled = run(tmp_path, GRAPH, strategy=everything, sampler=ALL, **options_of(model, inverse))
+    sampled_run = run(tmp_path, GRAPH, strategy=everything, sampler=ALL, **options_of(model, inverse))
     full = full_run(model, inverse)
-    assert sampled["train_loss"] == pytest.approx(full["train_loss"], rel=1e-10)
-    logits = [np.load(result.folder / "logits.npy") for result in (sampled, full)]
+    assert sampled_run["train_loss"] == pytest.approx(full["train_loss"], rel=1e-10)
+    logits = [np.load(result.folder / "logits.npy") for result in (sampled_run, full)]
     assert_allclose(*logits, rtol=1e-8, atol=1e-9)
 
 
@@ -90,9 +90,9 @@ def test_one_hot_rows_learn_in_batches_what_they_learn_on_the_graph(tmp_path: Pa
     keys: dict[str, Any] = {"model": {"name": "rgcn", "one_hot": True, "hidden": 4}, "embedding": 4 * relations}
     keys |= {"inputs": "learned", "write": ["logits"], "trainer": {"max_epochs": 3, "precision": 64, "lr": 0.1}}
     everything = {**STRATEGIES[name], "batch_size": 1000}
-    sampled = run(tmp_path / "sampled", GRAPH, strategy=everything, sampler=ALL, **keys)
+    sampled_run = run(tmp_path / "sampled", GRAPH, strategy=everything, sampler=ALL, **keys)
     full = run(tmp_path / "full", GRAPH, strategy="vertex_centric", **keys)
-    assert sampled["train_loss"] == pytest.approx(full["train_loss"], rel=1e-10)
+    assert sampled_run["train_loss"] == pytest.approx(full["train_loss"], rel=1e-10)
 
 
 @pytest.mark.slow
@@ -151,16 +151,16 @@ def test_a_store_has_node_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Stores of earlier versions have them in the manifest only."""
     options, store = {"name": "hgt", "hidden": 4, "heads": 2}, tmp_path / "store"
     keys: dict[str, Any] = {"strategy": "vertex_centric", "model": options}
-    expected = run(tmp_path / "graph", GRAPH, **keys)["train_loss"]
+    reference = run(tmp_path / "graph", GRAPH, **keys)["train_loss"]
     run(store, GRAPH, job="partition", strategy="vertex_centric")
 
     def trained(name: str) -> float:
         loss: float = run(tmp_path / name, None, dataset={"name": "store", "root": str(store)}, **keys)["train_loss"]
         return loss
 
-    assert trained("stored") == expected
+    assert trained("stored") == reference
     monkeypatch.setattr("gnnkit.partition.shard._read_type_sizes", lambda meta: None)
-    assert trained("earlier") == expected
+    assert trained("earlier") == reference
 
 
 @pytest.mark.slow
@@ -198,12 +198,12 @@ def test_a_model_of_node_types_expects_those_of_training(tmp_path: Path) -> None
     run(tmp_path / "predicted", GRAPH, **again)
     model = gnnkit.load(tmp_path / "run")
     assert model(GRAPH).shape == (GRAPH.num_nodes, GRAPH.num_classes)
-    other = replace(GRAPH, node_types=(("b", 10), ("empty", 0), ("a", GRAPH.num_nodes - 10)))
+    second = replace(GRAPH, node_types=(("b", 10), ("empty", 0), ("a", GRAPH.num_nodes - 10)))
     message = "node types are b, empty, a here, and a, empty, b in the training data"
     with pytest.raises((UserError, RuntimeError), match=message):
-        run(tmp_path / "other", other, **again)
+        run(tmp_path / "other", second, **again)
     with pytest.raises(UserError, match=message):
-        model(other)
+        model(second)
     with pytest.raises((UserError, RuntimeError), match="node types are not named here, and a, empty, b"):
         run(tmp_path / "untyped", replace(GRAPH, node_types=None), **again)
 
@@ -264,6 +264,6 @@ def test_inverse_relations_are_named_after_the_given_ones() -> None:
         node_types=(("a", 2), ("b", 2)),
         relations=relations,
     )
-    both = with_inverse_edges(graph)
-    assert both.edge_type_names == (*names, "b-rev_likes-a", "b-rev_knows-b")
-    assert both.relations == (*relations, Relation("b", "rev_likes", "a"), Relation("b", "rev_knows", "b"))
+    two_way_graph = with_inverse_edges(graph)
+    assert two_way_graph.edge_type_names == (*names, "b-rev_likes-a", "b-rev_knows-b")
+    assert two_way_graph.relations == (*relations, Relation("b", "rev_likes", "a"), Relation("b", "rev_knows", "b"))

@@ -68,12 +68,12 @@ def outcome(name: str, dropout: float, grid: Grid, *, sparse: bool) -> list[tupl
     model = MODELS[name](WIDTH, CLASSES, hidden=4, dropout=dropout).double()
 
     def on_rank(comm: Communicator) -> tuple[Tensor, Tensor, bool]:
-        own = copy.deepcopy(model)
-        module, strategy, _ = train(shards, AllReduce, own, comm, epochs=3)
+        replica = copy.deepcopy(model)
+        module, strategy, _ = train(shards, AllReduce, replica, comm, epochs=3)
         logits = torch.zeros(graph.num_nodes, CLASSES, dtype=torch.float64)
-        logits[torch.from_numpy(shards[comm.rank].owned)] = module.evaluation.logits(own)  # type: ignore[union-attr, operator]
-        assert not torch.equal(parameters(own), parameters(model))
-        return parameters(own), comm.all_reduce(logits), isinstance(strategy.x, SparseRows)
+        logits[torch.from_numpy(shards[comm.rank].owned)] = module.evaluation.logits(replica)  # type: ignore[union-attr, operator]
+        assert not torch.equal(parameters(replica), parameters(model))
+        return parameters(replica), comm.all_reduce(logits), isinstance(strategy.x, SparseRows)
 
     return Threads.run(on_rank, grid.world_size)
 
@@ -86,11 +86,11 @@ def outcome(name: str, dropout: float, grid: Grid, *, sparse: bool) -> list[tupl
 )
 def test_any_grid_equals_one_process_on_dense_features(name: str, grid: Grid) -> None:
     for dropout in (0.0, 0.4) if grid in (GRIDS[0], GRIDS[5]) else (0.4,):
-        ((expected, logits, sparse),) = outcome(name, dropout, GRIDS[0], sparse=False)
+        ((reference, logits, sparse),) = outcome(name, dropout, GRIDS[0], sparse=False)
         assert not sparse
         for found in outcome(name, dropout, grid, sparse=True):
             assert found[2] == (name in SPARSE)
-            torch.testing.assert_close(found[0], expected, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(found[0], reference, rtol=1e-10, atol=1e-10)
             torch.testing.assert_close(found[1], logits, rtol=1e-10, atol=1e-10)
 
 
@@ -108,6 +108,6 @@ def test_shards_of_sparse_features_are_saved_and_loaded(tmp_path: object) -> Non
         folder = tmp_path / str(shard.rank)  # type: ignore[operator]
         shard.save(folder)
         assert not (folder / "features.npy").exists()
-        loaded = Shard.load(folder).features
-        assert isinstance(loaded, SparseFeatures)
-        np.testing.assert_array_equal(loaded, graph.features[shard.owned])
+        loaded_shard = Shard.load(folder).features
+        assert isinstance(loaded_shard, SparseFeatures)
+        np.testing.assert_array_equal(loaded_shard, graph.features[shard.owned])

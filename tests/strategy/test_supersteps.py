@@ -50,8 +50,8 @@ def run(
 def test_parameters_drift_within_a_superstep_only(grid: Grid, sync: type[GradientSync]) -> None:
     shards = shards_on(grid)
     for epochs in (1, 3):
-        found = Threads.run(functools.partial(run, shards, 3, epochs=epochs, sync=sync), grid.world_size)
-        assert all((drift > 0) == (epochs < 3) for drift, _ in found), epochs
+        results = Threads.run(functools.partial(run, shards, 3, epochs=epochs, sync=sync), grid.world_size)
+        assert all((drift > 0) == (epochs < 3) for drift, _ in results), epochs
 
 
 def test_one_rank_is_exact_with_any_number_of_local_iterations() -> None:
@@ -71,16 +71,16 @@ def test_a_local_iteration_with_unchanged_parameters_repeats_the_output_and_move
     shards = shards_on(grid)
 
     def check(comm: Communicator) -> None:
-        own, shard = copy.deepcopy(model), shards[comm.rank]
-        engine = Engine(shard.with_self_loops() if own.self_loops else shard, comm, torch.float64)
+        replica, shard = copy.deepcopy(model), shards[comm.rank]
+        engine = Engine(shard.with_self_loops() if replica.self_loops else shard, comm, torch.float64)
         x = torch.tensor(shard.features)
 
         received = LastReceived()
 
         def forward(*, exchanges: bool) -> Tensor:
             forward = ForwardPass(received, exchanges=exchanges)
-            adjacencies = ShardAdjacency.layers(engine, own.num_layers, 0, forward)
-            logits: Tensor = own(x, adjacencies)
+            adjacencies = ShardAdjacency.layers(engine, replica.num_layers, 0, forward)
+            logits: Tensor = replica(x, adjacencies)
             return logits
 
         first = forward(exchanges=True)
@@ -89,7 +89,7 @@ def test_a_local_iteration_with_unchanged_parameters_repeats_the_output_and_move
         torch.testing.assert_close(second, first, rtol=0, atol=1e-12)
         second.square().sum().backward()
         assert not engine.tally.words
-        for parameter in own.parameters():
+        for parameter in replica.parameters():
             _check_gradient(parameter, lambda: forward(exchanges=False).square().sum())
 
     Threads.run(check, grid.world_size)

@@ -56,7 +56,7 @@ class SageAndGat(nn.Module):
 MODELS: dict[str, Any] = {
     "HGT": hetero.HGT,
     "HeteroConv": SageAndGat,
-    "to_hetero": hetero.converted,
+    "to_hetero": hetero.convert_names,
     "edge_attr_dict": hetero.Attributes,
     "RGCN": lambda: relational.Typed(relational.CONVS["RGCNConv"]),
     "RGAT": lambda: relational.Typed(relational.CONVS["RGATConv"]),
@@ -88,10 +88,10 @@ def test_batches_of_all_neighbours_train_as_the_full_graph(
 ) -> None:
     everything = {"name": "neighbor", "fanouts": [-1] * HOPS}
     keys = {"strategy": STRATEGIES[strategy], "sampler": everything}
-    sampled, full = train(tmp_path, name, write=["logits"], **keys), full_run(name)
-    assert sampled["train_loss"] == pytest.approx(full["train_loss"], rel=1e-10)
-    assert sampled["test_accuracy"] == full["test_accuracy"]
-    logits = [np.load(result.folder / "logits.npy") for result in (sampled, full)]
+    sampled_run, full = train(tmp_path, name, write=["logits"], **keys), full_run(name)
+    assert sampled_run["train_loss"] == pytest.approx(full["train_loss"], rel=1e-10)
+    assert sampled_run["test_accuracy"] == full["test_accuracy"]
+    logits = [np.load(result.folder / "logits.npy") for result in (sampled_run, full)]
     assert_allclose(*logits, rtol=1e-8, atol=1e-9)
 
 
@@ -143,9 +143,9 @@ def test_a_batch_has_every_type_and_relation_of_the_graph() -> None:
     rows, edges, _ = hetero.dictionaries(data, torch.float64)
     empty = torch.zeros(2, 0, dtype=torch.int64)
     edges = {key: edges[key] if key[0] == "paper" and key[2] == "paper" else empty for key in edges}
-    expected = plain(rows, edges)[:5]
-    expected.square().sum().backward()
-    assert_allclose(logits.detach(), expected.detach(), rtol=1e-10)
+    reference = plain(rows, edges)[:5]
+    reference.square().sum().backward()
+    assert_allclose(logits.detach(), reference.detach(), rtol=1e-10)
     assert {name for name, _ in graph.schema.node_types} == {"paper", "author", "venue"}
     for (name, mine), (_, theirs) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
         assert (mine.grad is None) == (theirs.grad is None), name
@@ -195,4 +195,4 @@ def test_statistics_of_two_types_at_once_are_refused() -> None:
 def test_convolutions_of_one_layer_count_as_one_hop() -> None:
     assert adapted(SageAndGat()).num_convolutions == 2
     assert adapted(hetero.HGT(3)).num_convolutions == 3
-    assert adapted(hetero.converted()).num_convolutions == 2
+    assert adapted(hetero.convert_names()).num_convolutions == 2

@@ -32,16 +32,16 @@ def test_each_rule_is_its_formula() -> None:
 @pytest.mark.parametrize("name", names("aggregation"))
 def test_equal_mean_gradients_give_the_exact_gradient(name: str) -> None:
     parts = torch.tensor([3.0, -7.0], dtype=torch.float64) * SHARES[:, None]
-    found = aggregation(name).combine(parts, SHARES)
-    torch.testing.assert_close(found, torch.tensor([3.0, -7.0], dtype=torch.float64))
+    actual = aggregation(name).combine(parts, SHARES)
+    torch.testing.assert_close(actual, torch.tensor([3.0, -7.0], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", names("aggregation"))
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_few_workers_and_workers_without_rows_give_finite_gradients(name: str, count: int) -> None:
     for shares in (torch.full((count,), 1 / count), torch.zeros(count)):
-        found = aggregation(name).combine(torch.zeros(count, 4), shares)
-        assert torch.equal(found, torch.zeros(4))
+        actual = aggregation(name).combine(torch.zeros(count, 4), shares)
+        assert torch.equal(actual, torch.zeros(4))
 
 
 class Largest(Aggregation):

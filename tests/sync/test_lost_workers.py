@@ -152,9 +152,9 @@ def test_the_leader_goes_on_alone(
     strike("a read", kill_or_fail)
     result = train(tmp_path / "run", on_lost="continue", mode="async")
     assert result["lost_workers"] == ["rank 1", "rank 2"]
-    shown = capfd.readouterr().err
-    assert "rank 1 failed: ZeroDivisionError: mine; the run continues without rank 1\n" in shown
-    assert "in kill_or_fail" in shown
+    output = capfd.readouterr().err
+    assert "rank 1 failed: ZeroDivisionError: mine; the run continues without rank 1\n" in output
+    assert "in kill_or_fail" in output
     check_whole(result, tmp_path / "run")
 
 

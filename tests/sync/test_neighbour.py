@@ -81,13 +81,13 @@ def weights(links: Links) -> Tensor:  # [P, P]
 def test_gradients_of_workers_that_are_all_neighbours_are_those_of_all_reduce(run: Run, rounds: int) -> None:
     shards, model = shards_on(Grid(3, 1, 1)), make_model()
 
-    def trained(sync: Callable[[], GradientSync], comm: Communicator) -> tuple[Tensor, float]:
+    def train_rank(sync: Callable[[], GradientSync], comm: Communicator) -> tuple[Tensor, float]:
         module = train(shards, sync, copy.deepcopy(model), comm, epochs=4)[0]
         return parameters(module), drift(module, comm)
 
-    expected = run(functools.partial(trained, AllReduce), 3)
-    found = run(functools.partial(trained, functools.partial(Neighbour, rounds=rounds)), 3)
-    for (values, drifted), (wanted, _) in zip(found, expected, strict=True):
+    reference = run(functools.partial(train_rank, AllReduce), 3)
+    result = run(functools.partial(train_rank, functools.partial(Neighbour, rounds=rounds)), 3)
+    for (values, drifted), (wanted, _) in zip(result, reference, strict=True):
         assert float((values - wanted).abs().max()) <= 1e-12
         assert drifted <= (0 if rounds == 1 else 1e-12)
 
@@ -117,10 +117,10 @@ def test_parameters_are_averaged_with_metropolis_weights_which_keep_their_mean(l
     step = functools.partial(one_step, links, SHARES, exchange="parameters", rounds=rounds)
     start, parts = torch.arange(4, dtype=torch.float64), 4 * torch.tensor(SHARES, dtype=torch.float64)
     stepped = start + parts * start**2
-    expected = torch.linalg.matrix_power(weights(links), rounds) @ stepped
-    found = torch.tensor(Threads.run(step, 4), dtype=torch.float64) + start
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    assert found.mean().item() == pytest.approx(stepped.mean().item(), abs=1e-12)
+    reference = torch.linalg.matrix_power(weights(links), rounds) @ stepped
+    results = torch.tensor(Threads.run(step, 4), dtype=torch.float64) + start
+    torch.testing.assert_close(results, reference, rtol=0, atol=1e-12)
+    assert results.mean().item() == pytest.approx(stepped.mean().item(), abs=1e-12)
 
 
 @pytest.mark.slow
@@ -142,16 +142,16 @@ def test_steps_with_tracked_gradients_end_at_the_minimum_of_all_workers(links: L
             sync.step(module, optimizer, share)
         return float(module.weight.item())
 
-    wanted = sum(share * rank**2 for rank, share in enumerate(SHARES))
-    assert Threads.run(minimum, 4) == pytest.approx([wanted] * 4, abs=1e-6)
+    target = sum(share * rank**2 for rank, share in enumerate(SHARES))
+    assert Threads.run(minimum, 4) == pytest.approx([target] * 4, abs=1e-6)
 
 
 @pytest.mark.parametrize("links", [PATH, STAR, ALL], ids=["path", "star", "all"])
 def test_metropolis_weights_add_up_to_one_both_ways(links: Links) -> None:
-    found = weights(links)
-    assert torch.equal(found, found.T)
-    assert bool((found.diagonal() > 0).all())
-    torch.testing.assert_close(found.sum(1), torch.ones(4, dtype=torch.float64), rtol=0, atol=1e-15)
+    actual = weights(links)
+    assert torch.equal(actual, actual.T)
+    assert bool((actual.diagonal() > 0).all())
+    torch.testing.assert_close(actual.sum(1), torch.ones(4, dtype=torch.float64), rtol=0, atol=1e-15)
 
 
 def test_a_worker_without_rows_averages_parameters_before_it_has_a_gradient() -> None:
@@ -174,16 +174,16 @@ def test_average_models_is_the_weighted_mean_of_the_neighbourhood() -> None:
 @pytest.mark.parametrize("exchange", ["gradients", "parameters"])
 def test_a_worker_waits_for_its_neighbours_only(exchange: Any) -> None:
     """Rank 3 begins when rank 0, no neighbour of rank 3, has ended a step."""
-    ended = threading.Event()
+    exits = threading.Event()
 
     def work(comm: Communicator) -> bool:
         module: Any = module_of(PATH, comm)
         sync = Neighbour(exchange)
         sync.setup(module, comm)
-        in_time = comm.rank != 3 or ended.wait(GUARD)
+        in_time = comm.rank != 3 or exits.wait(GUARD)
         sync.step(module, torch.optim.SGD(module.parameters(), lr=0.1), 0.25)
         if comm.rank == 0:
-            ended.set()
+            exits.set()
         return in_time
 
     assert Threads.run(work, 4) == [True] * 4
@@ -214,9 +214,9 @@ def test_a_ring_joins_workers_without_a_path_and_the_leader_says_so(capfd: pytes
     options = {"exchange": "parameters", "rounds": 3}
     apart, joined = (Threads.run(functools.partial(one_step, links, SHARES, **options), 4) for links in (APART, ring))
     assert apart == joined
-    told = "sync=neighbour: workers 0 and 2 are not connected by edges, so a ring of all workers is added"
+    message = "sync=neighbour: workers 0 and 2 are not connected by edges, so a ring of all workers is added"
     lines = capfd.readouterr().err.splitlines()
-    assert [line for line in lines if "ring" in line] == [told]
+    assert [line for line in lines if "ring" in line] == [message]
     assert sum("not neighbours keep different parameters" in line for line in lines) == 2  # once a run
 
 
@@ -267,19 +267,30 @@ def ring_graph(num_nodes: int = 80) -> Graph:
 
 def whole_run(folder: Path, strategy: str, exchange: str, **keys: Any) -> dict[str, Any]:
     trainer = {"max_epochs": 4, "precision": 64, "lr": 0.05, **keys.pop("trainer", {})}
-    chosen = {"workers": 4, "threads": 1, "comm": "threads", "model": "gcn", "report": False, "logger": "none", **keys}
+    run_keys = {
+        "workers": 4,
+        "threads": 1,
+        "comm": "threads",
+        "model": "gcn",
+        "report": False,
+        "logger": "none",
+        **keys,
+    }
     if strategy == "individual_sample":
-        chosen |= {"strategy": {"name": strategy, "batch_size": 4}, "sampler": {"name": "neighbor", "fanouts": [2, 2]}}
+        run_keys |= {
+            "strategy": {"name": strategy, "batch_size": 4},
+            "sampler": {"name": "neighbor", "fanouts": [2, 2]},
+        }
     else:
-        chosen |= {"strategy": strategy}
+        run_keys |= {"strategy": strategy}
     sync = {"name": "neighbour", "exchange": exchange}
-    return gnnkit.train(ring_graph(), folder=folder, sync=sync, trainer=trainer, **chosen)  # type: ignore[return-value]
+    return gnnkit.train(ring_graph(), folder=folder, sync=sync, trainer=trainer, **run_keys)  # type: ignore[return-value]
 
 
 def workers_of(folder: Path) -> list[dict[str, Tensor]]:
     """The parameters of every worker in the checkpoint."""
-    saved = checkpoint.load(folder / "checkpoints/last.json")
-    return [saved["state_dict"], *(checkpoint.unpack(packed)["state_dict"] for packed in saved["workers"][1:])]
+    state = checkpoint.load(folder / "checkpoints/last.json")
+    return [state["state_dict"], *(checkpoint.unpack(packed)["state_dict"] for packed in state["workers"][1:])]
 
 
 @pytest.mark.slow
@@ -297,8 +308,8 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(tmp_path: Path, strategy:
     assert "sync=neighbour: its steps are not those of the exact gradient" in result["inexact"]
     whole_run(tmp_path / "half", strategy, exchange, trainer={"max_epochs": 2, **shares})
     whole_run(tmp_path / "rest", strategy, exchange, trainer={"resume": str(tmp_path / "half"), **shares})
-    for found, expected in zip(workers_of(tmp_path / "rest"), workers_of(tmp_path / "whole"), strict=True):
-        assert all(torch.equal(found[name], value) for name, value in expected.items())
+    for actual, reference in zip(workers_of(tmp_path / "rest"), workers_of(tmp_path / "whole"), strict=True):
+        assert all(torch.equal(actual[name], value) for name, value in reference.items())
 
 
 @pytest.mark.slow

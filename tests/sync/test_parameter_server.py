@@ -54,7 +54,7 @@ def run(make: Make, work: Work, workers: int, timeout: float = GUARD) -> list[An
     return Threads.run(world, workers + make().servers, timeout=timeout)[:workers]
 
 
-def trained(make_optimizer: Any, epochs: int, local_iterations: int, grid: Grid) -> Work:
+def train_worker(make_optimizer: Any, epochs: int, local_iterations: int, grid: Grid) -> Work:
     shards = shards_on(grid)
 
     def work(sync: GradientSync, comm: Communicator, mailbox: Mailbox) -> Tensor:
@@ -68,13 +68,13 @@ def trained(make_optimizer: Any, epochs: int, local_iterations: int, grid: Grid)
 @pytest.mark.slow
 @pytest.mark.parametrize("make_optimizer", [sgd, exhaustive(adam)], ids=["sgd", "adam"])
 def test_together_servers_step_as_an_all_reduce_and_as_one_process(make_optimizer: Any) -> None:
-    work = trained(make_optimizer, 8, 1, Grid(3, 1, 1))
-    alone = run(AllReduce, trained(make_optimizer, 8, 1, Grid(1, 1, 1)), 1)[0]
+    work = train_worker(make_optimizer, 8, 1, Grid(3, 1, 1))
+    alone = run(AllReduce, train_worker(make_optimizer, 8, 1, Grid(1, 1, 1)), 1)[0]
     reduced = run(AllReduce, work, 3)[0]
     for servers in (0, 2):
-        found = run(functools.partial(ParameterServer, servers=servers), work, 3)
-        for each in found:
-            assert torch.equal(each, found[0]), f"workers have the parameters of {servers} servers, to the bit"
+        result = run(functools.partial(ParameterServer, servers=servers), work, 3)
+        for each in result:
+            assert torch.equal(each, result[0]), f"workers have the parameters of {servers} servers, to the bit"
             assert float((each - reduced).abs().max()) <= 1e-12, servers
             assert float((each - alone).abs().max()) <= 1e-12, servers
 
@@ -82,17 +82,17 @@ def test_together_servers_step_as_an_all_reduce_and_as_one_process(make_optimize
 @pytest.mark.slow
 def test_servers_that_are_processes_step_to_the_same_bits() -> None:
     make = functools.partial(ParameterServer, servers=2)
-    work = trained(adam, 6, 1, Grid(3, 1, 1))
-    found = run_gloo(functools.partial(on_ranks, make, work, 3), 5)[:3]
-    expected = run(ParameterServer, work, 3)
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    work = train_worker(adam, 6, 1, Grid(3, 1, 1))
+    results = run_gloo(functools.partial(on_ranks, make, work, 3), 5)[:3]
+    reference = run(ParameterServer, work, 3)
+    assert all(torch.equal(a, b) for a, b in zip(results, reference, strict=True))
 
 
 @pytest.mark.slow
 def test_own_steps_between_lead_where_they_lead_under_the_leader() -> None:
-    work = trained(plain, 6, 3, Grid(3, 1, 1))
-    found, expected = run(ParameterServer, work, 3), run(LeaderSync, work, 3)
-    for a, b in zip(found, expected, strict=True):
+    work = train_worker(plain, 6, 3, Grid(3, 1, 1))
+    result, reference = run(ParameterServer, work, 3), run(LeaderSync, work, 3)
+    for a, b in zip(result, reference, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
@@ -119,21 +119,21 @@ def test_workers_that_do_not_wait_come_to_the_optimum(leader: bool, keys: dict[s
         nn.init.zeros_(module.weight)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
         sync.setup(module, comm, mailbox)
-        own = slice(20 * comm.rank, 20 * comm.rank + 20)
+        own_rows = slice(20 * comm.rank, 20 * comm.rank + 20)
         for step in range(150):
             optimizer.zero_grad()
-            (((module(rows[own])[:, 0] - labels[own]) ** 2).sum() / 60).backward()
+            (((module(rows[own_rows])[:, 0] - labels[own_rows]) ** 2).sum() / 60).backward()
             time.sleep(0.002 if (step + comm.rank) % 10 == 0 else 0)
             sync.step(module, optimizer, 1 / 3)
         sync.settle(module, optimizer)
         sync.close()
         return module.weight.detach()[0].clone(), sync.figures()
 
-    found = run(functools.partial(make, **keys), work, 3)
-    for weight, _ in found:
-        assert torch.equal(weight, found[0][0]), "after settling all have the newest parameters"
+    result = run(functools.partial(make, **keys), work, 3)
+    for weight, _ in result:
+        assert torch.equal(weight, result[0][0]), "after settling all have the newest parameters"
         torch.testing.assert_close(weight, target, rtol=0, atol=0.05)
-    assert found[0][1]["staleness"]["largest"] >= 1
+    assert result[0][1]["staleness"]["largest"] >= 1
 
 
 def one_number(lr: float = 1.0) -> tuple[nn.Module, Optimizer]:

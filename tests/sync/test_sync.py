@@ -28,7 +28,7 @@ Run = Callable[[Callable[[Communicator], Any], int], list[Any]]
 MODEL = make_model()
 
 
-def trained(shards: list[Shard], sync: Callable[[], GradientSync], comm: Communicator) -> Tensor:
+def train_rank(shards: list[Shard], sync: Callable[[], GradientSync], comm: Communicator) -> Tensor:
     return parameters(train(shards, sync, copy.deepcopy(MODEL), comm, epochs=4)[0])
 
 
@@ -44,10 +44,10 @@ def trained(shards: list[Shard], sync: Callable[[], GradientSync], comm: Communi
 )
 def test_the_leaders_update_equals_all_reduce(run: Run, grid: Grid) -> None:
     shards = shards_on(grid)
-    expected = run(functools.partial(trained, shards, AllReduce), grid.world_size)
-    actual = run(functools.partial(trained, shards, LeaderSync), grid.world_size)
-    alone = Threads.run(functools.partial(trained, shards_on(Grid(1, 1, 1)), AllReduce), 1)[0]
-    for a, b in zip(actual, expected, strict=True):
+    reference = run(functools.partial(train_rank, shards, AllReduce), grid.world_size)
+    actual = run(functools.partial(train_rank, shards, LeaderSync), grid.world_size)
+    alone = Threads.run(functools.partial(train_rank, shards_on(Grid(1, 1, 1)), AllReduce), 1)[0]
+    for a, b in zip(actual, reference, strict=True):
         print(f"largest difference {float((a - b).abs().max()):.1e}")
         assert torch.equal(a, actual[0]), "ranks have the leader's parameters, to the bit"
         assert float((a - b).abs().max()) <= 1e-12

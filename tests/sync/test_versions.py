@@ -287,10 +287,10 @@ def test_a_state_of_numbers_and_tensors_travels_and_comes_back() -> None:
     state = {0: {"step": 3, "exp": torch.ones(2)}, 7: {"found": True, "step": torch.tensor(2.0)}}
     plain, tensors = pack_state(state)
     json.dumps(plain)
-    found = unpack_state(plain, {**tensors, "values": torch.zeros(3)})
-    assert found.keys() == state.keys()
-    assert (found[0]["step"], found[7]["found"], float(found[7]["step"])) == (3, True, 2.0)
-    assert found[0]["exp"].tolist() == [1, 1]
+    actual = unpack_state(plain, {**tensors, "values": torch.zeros(3)})
+    assert actual.keys() == state.keys()
+    assert (actual[0]["step"], actual[7]["found"], float(actual[7]["step"])) == (3, True, 2.0)
+    assert actual[0]["exp"].tolist() == [1, 1]
 
 
 def test_settings_of_an_optimiser_travel_as_numbers_and_others_are_refused() -> None:

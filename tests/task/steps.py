@@ -68,20 +68,20 @@ def run_steps(
         head.double()
 
     def work(comm: Threads) -> Sequence[Tensor]:
-        own, module = copy.deepcopy(strategy), copy.deepcopy(model)
+        rank_strategy, module = copy.deepcopy(strategy), copy.deepcopy(model)
         own_task = copy.deepcopy(task)
         module.add_module("task_head", own_task.head())
-        own.setup(workers(comm), module)
+        rank_strategy.setup(workers(comm), module)
         parts = []
         for epoch in range(2):
-            for batch in own.batches(epoch):
+            for batch in rank_strategy.batches(epoch):
                 look(batch)
                 module.zero_grad()
                 loss = loss_part(own_task, module(batch.x, batch.adjacencies), batch)
                 loss.backward()
                 gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
                 parts.append(torch.cat([loss.detach()[None], *(gradient.flatten() for gradient in gradients)]))
-        own.close()
+        rank_strategy.close()
         return parts
 
     return torch.stack([torch.stack(list(parts)) for parts in Threads.run(work, num_ranks)]).sum(0)

@@ -40,18 +40,18 @@ def test_figures_of_classes_are_those_of_torchmetrics(tmp_path: Path) -> None:
     graph = small_graph()
     graph = Graph(graph.csc, graph.features, graph.labels, graph.split, class_names=("red", "green", "blue"))
     result = run(tmp_path / "run", graph)
-    predicted, labels = torch.from_numpy(np.load(tmp_path / "run/predictions.npy")), torch.from_numpy(graph.labels)
+    predictions, labels = torch.from_numpy(np.load(tmp_path / "run/predictions.npy")), torch.from_numpy(graph.labels)
     assert result["confusion"]["classes"] == ["red", "green", "blue"]
     for split, code in SPLITS.items():
         rows = torch.from_numpy(graph.split == code)
-        found, actual = predicted[rows], labels[rows]
+        found, actual = predictions[rows], labels[rows]
         matrix = multiclass_confusion_matrix(found, actual, num_classes=3)
         assert result["confusion"][split] == matrix.tolist()
         measures = {"precision": multiclass_precision, "recall": multiclass_recall, "f1": multiclass_f1_score}
         for name, measure in measures.items():
-            expected = measure(found, actual, num_classes=3, average="none").tolist()
+            reference = measure(found, actual, num_classes=3, average="none").tolist()
             got = [result["per_class"][split][each][name] for each in result["confusion"]["classes"]]
-            assert got == pytest.approx(expected, abs=1e-6), (split, name)
+            assert got == pytest.approx(reference, abs=1e-6), (split, name)
         assert [each["support"] for each in result["per_class"][split].values()] == matrix.sum(1).tolist()
     again = gnnkit.predict(tmp_path / "run", graph, job="test", workers=2, comm="threads", folder=tmp_path / "test")
     assert (again["per_class"], again["confusion"]) == (result["per_class"], result["confusion"])
@@ -64,11 +64,11 @@ def test_sets_of_classes_have_figures_and_no_confusion(tmp_path: Path) -> None:
     sets = Graph(graph.csc, graph.features, labels, graph.split)
     result = run(tmp_path / "run", sets, task="multilabel")
     rows = torch.from_numpy(graph.split == 3)
-    predicted = torch.from_numpy(np.load(tmp_path / "run/predictions.npy"))[rows]
-    expected = multilabel_f1_score(predicted, torch.from_numpy(labels)[rows].int(), num_labels=3, average="none")
-    found = result["per_class"]["test"]
-    assert [found[name]["f1"] for name in ("0", "1", "2")] == pytest.approx(expected.tolist(), abs=1e-6)
-    assert [found[name]["support"] for name in found] == labels[graph.split == 3].sum(0).tolist()
+    predictions = torch.from_numpy(np.load(tmp_path / "run/predictions.npy"))[rows]
+    reference = multilabel_f1_score(predictions, torch.from_numpy(labels)[rows].int(), num_labels=3, average="none")
+    actual = result["per_class"]["test"]
+    assert [actual[name]["f1"] for name in ("0", "1", "2")] == pytest.approx(reference.tolist(), abs=1e-6)
+    assert [actual[name]["support"] for name in actual] == labels[graph.split == 3].sum(0).tolist()
     assert result["confusion"] is None
 
 
@@ -76,5 +76,5 @@ def test_many_classes_have_no_figures_of_each() -> None:
     graph = check_graph()
     for width, bounded in ((MAX_CLASSES, False), (MAX_CLASSES + 1, True)):
         outputs = torch.zeros(graph.num_nodes, width, dtype=torch.float64)
-        (found,) = on_ranks(graph, ONE, lambda worker, outputs=outputs: NodeClassification().details(outputs, worker))
-        assert (found["per_class"] is None) == (found["confusion"] is None) == bounded
+        (results,) = on_ranks(graph, ONE, lambda worker, outputs=outputs: NodeClassification().details(outputs, worker))
+        assert (results["per_class"] is None) == (results["confusion"] is None) == bounded

@@ -56,17 +56,17 @@ def expected(links: Links, split: str) -> list[tuple[float, float, float]]:
     assert links.events is not None
     assert links.node_time is not None
     events, figures = links.events.tolist(), []
-    for (source, wanted), time in zip(
+    for (source, reference), time in zip(
         getattr(links, split).tolist(), getattr(links, f"{split}_time").tolist(), strict=True
     ):
         bought = {d for s, d, t in events if s == source and t < time}
         also = {d for s, d, t in events if s == source and t == time}
-        if wanted in bought:
+        if reference in bought:
             continue
         exists = [item for item in range(USERS, USERS + ITEMS) if links.node_time[item] < time]
         others = [item for item in exists if item not in bought | also]
-        of = {item: float(score(np.array([[source, item, time]]))) for item in [wanted, *others]}
-        above, ties = (sum(test(of[item], of[wanted]) for item in others) for test in (float.__gt__, float.__eq__))
+        of = {item: float(score(np.array([[source, item, time]]))) for item in [reference, *others]}
+        above, ties = (sum(test(of[item], of[reference]) for item in others) for test in (float.__gt__, float.__eq__))
         rank = 1 + above
         assert ties == 0, "so that the list does not depend on how ties are broken"
         figures.append((1 / math.log2(1 + rank) if rank <= K else 0.0, float(rank <= K), 1 / (rank + ties / 2)))
@@ -100,12 +100,12 @@ def test_popularity_counts_earlier_events() -> None:
 
 def test_as_many_pairs_are_scored_as_negative_pairs() -> None:
     links = replace(LINKS, eval_negatives=1)
-    chosen, every = EventRanking(links, K)._events["test"], EventRanking(LINKS, K)._events["test"]
-    assert len(chosen) == len(LINKS.test) * 2 // ITEMS < len(every)
-    assert {tuple(event) for event in chosen.tolist()} < {tuple(event) for event in every.tolist()}
-    (measured,) = measure(links, 1)
-    assert measured["test_ranked_events"] == len(chosen)
-    assert measure(links, 3)[0] == pytest.approx(measured, rel=1e-12)
+    choice, every = EventRanking(links, K)._events["test"], EventRanking(LINKS, K)._events["test"]
+    assert len(choice) == len(LINKS.test) * 2 // ITEMS < len(every)
+    assert {tuple(event) for event in choice.tolist()} < {tuple(event) for event in every.tolist()}
+    (figures,) = measure(links, 1)
+    assert figures["test_ranked_events"] == len(choice)
+    assert measure(links, 3)[0] == pytest.approx(figures, rel=1e-12)
 
 
 def test_a_split_without_new_pairs_has_no_figures() -> None:

@@ -40,17 +40,17 @@ def expected(scores: np.ndarray, split: str) -> tuple[float, float, float]:
     """Returns NDCG, recall and MRR of scores [users, items], one user at a time."""
     assert LINKS is not None
     seen = training_pairs() | ({(int(u), int(v)) for u, v in LINKS.val} if split == "test" else set())
-    held = {(int(u), int(v)) for u, v in getattr(LINKS, split)}
+    edges = {(int(u), int(v)) for u, v in getattr(LINKS, split)}
     figures = []
-    for user in sorted({u for u, _ in held}):
-        wanted = {v - FIRST for u, v in held if u == user}
-        items = [i for i in range(ITEMS) if (user, i + FIRST) not in seen or i in wanted]
+    for user in sorted({u for u, _ in edges}):
+        is_target = {v - FIRST for u, v in edges if u == user}
+        items = [i for i in range(ITEMS) if (user, i + FIRST) not in seen or i in is_target]
         order = sorted(items, key=lambda i: -scores[user, i])
-        hits = [item in wanted for item in order[:K]]
-        ideal = sum(1 / np.log2(place + 2) for place in range(min(K, len(wanted))))
+        hits = [item in is_target for item in order[:K]]
+        ideal = sum(1 / np.log2(place + 2) for place in range(min(K, len(is_target))))
         gain = sum(hit / np.log2(place + 2) for place, hit in enumerate(hits))
-        first = min(order.index(item) for item in wanted)
-        figures.append((gain / ideal, sum(hits) / len(wanted), 1 / (1 + first)))
+        first = min(order.index(item) for item in is_target)
+        figures.append((gain / ideal, sum(hits) / len(is_target), 1 / (1 + first)))
     return tuple(np.mean(figures, 0).tolist())
 
 
@@ -69,29 +69,29 @@ def vars_of(task: LinkPrediction) -> dict[str, object]:
 
 
 def test_metrics_are_those_of_plain_numpy() -> None:
-    (measured,) = on_ranks(TASK, 1)
+    (figures,) = on_ranks(TASK, 1)
     scores = (OUTPUTS[:USERS] @ OUTPUTS[FIRST : FIRST + ITEMS].t()).numpy()
     for split in ("val", "test"):
         names = [f"{split}_{name}" for name in item_ranking.metric_names(K)]
-        assert [measured[name] for name in names] == pytest.approx(expected(scores, split), rel=1e-12), split
-    assert set(measured) <= set(TASK.names)
+        assert [figures[name] for name in names] == pytest.approx(expected(scores, split), rel=1e-12), split
+    assert set(figures) <= set(TASK.names)
 
 
 def test_popularity_is_ranked_beside() -> None:
-    (measured,) = on_ranks(TASK, 1)
+    (figures,) = on_ranks(TASK, 1)
     counts = np.bincount([v - FIRST for _, v in training_pairs()], minlength=ITEMS)
     # Ties are broken as torch does, so only distinct counts can be compared exactly.
     assert LINKS is not None
     ranking = ItemRanking(LINKS, K)
     np.testing.assert_array_equal(ranking.popularity.numpy(), counts)
-    assert 0 < measured["test_popularity_recall_4"] < 1
-    assert measured["test_popularity_recall_4"] != measured["test_recall_4"]
+    assert 0 < figures["test_popularity_recall_4"] < 1
+    assert figures["test_popularity_recall_4"] != figures["test_recall_4"]
 
 
 def test_a_model_whose_scores_are_equal_gains_nothing_from_ties() -> None:
-    (measured,) = on_ranks(TASK, 1, torch.ones_like(OUTPUTS))
-    assert measured["test_full_mrr"] < 0.35
-    assert measured["test_recall_4"] < 0.7
+    (figures,) = on_ranks(TASK, 1, torch.ones_like(OUTPUTS))
+    assert figures["test_full_mrr"] < 0.35
+    assert figures["test_recall_4"] < 0.7
 
 
 @pytest.mark.slow
@@ -116,13 +116,13 @@ def test_ranks_measure_and_recommend_what_one_process_does(decoder: str, monkeyp
         results.append(Threads.run(work, ranks))
     (one, top) = results[0][0]
     assert top is not None
-    for found in results:
-        for rank, (figures, lists) in enumerate(found):
+    for result in results:
+        for rank, (figures, lists) in enumerate(result):
             assert figures == pytest.approx(one, rel=1e-10)
             assert (lists is None) == (rank > 0)
-        assert found[0][1] is not None
-        assert torch.equal(found[0][1].items, top.items)
-        torch.testing.assert_close(found[0][1].scores, top.scores)
+        assert result[0][1] is not None
+        assert torch.equal(result[0][1].items, top.items)
+        torch.testing.assert_close(result[0][1].scores, top.scores)
 
 
 def test_recommended_items_are_the_best_without_an_edge() -> None:
@@ -137,8 +137,8 @@ def test_recommended_items_are_the_best_without_an_edge() -> None:
 
 
 def test_the_best_model_is_selected_by_the_ranking() -> None:
-    task, other = (LinkPrediction(width=6, relation=NAME, top_k=k) for k in ("auto", None))
-    assert other.metrics_of_some == tuple(f"{rule}_mrr" for rule in RULES)
+    task, second = (LinkPrediction(width=6, relation=NAME, top_k=k) for k in ("auto", None))
+    assert second.metrics_of_some == tuple(f"{rule}_mrr" for rule in RULES)
     workers = make_workers(PREPARED, Grid(1, 1, 1), whole=False, rows=LINKS)
 
     def begun(comm: Threads, task: LinkPrediction) -> str:
@@ -146,7 +146,7 @@ def test_the_best_model_is_selected_by_the_ranking() -> None:
         return task.progress
 
     assert Threads.run(functools.partial(begun, task=task), 1) == ["val_ndcg_20"]
-    assert Threads.run(functools.partial(begun, task=other), 1) == ["val_mrr"]
+    assert Threads.run(functools.partial(begun, task=second), 1) == ["val_mrr"]
 
 
 @pytest.mark.parametrize(

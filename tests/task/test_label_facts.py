@@ -23,10 +23,10 @@ pytestmark = pytest.mark.slow
 
 def prices(scale: float, mean: float) -> Graph:
     graph = random_graph()
-    wanted = graph.features[:, 0] + 0.1 * np.random.default_rng(0).normal(size=graph.num_nodes)
+    is_target = graph.features[:, 0] + 0.1 * np.random.default_rng(0).normal(size=graph.num_nodes)
     unknown = np.arange(40) % 7 == 0
     split = np.where(unknown, Split.NONE, graph.split)
-    return replace(graph, labels=np.where(unknown, np.nan, mean + scale * wanted), split=split, class_names=None)
+    return replace(graph, labels=np.where(unknown, np.nan, mean + scale * is_target), split=split, class_names=None)
 
 
 def train(folder: Path, graph: Graph, workers: int = 2, *, epochs: int, **keys: Any) -> Any:
@@ -41,9 +41,9 @@ def test_numbers_of_any_size_train_alike(tmp_path: Path) -> None:
     large = train(tmp_path / "large", prices(1e5, 3e6), workers=3, task="regression", epochs=3)
     assert large["train_loss"] == pytest.approx(small["train_loss"], rel=1e-3)
     assert large["test_rmse"] == pytest.approx(1e5 * small["test_rmse"], rel=1e-3)
-    found = np.load(tmp_path / "large/predictions.npy")
-    expected = 3e6 + 1e5 * np.load(tmp_path / "small/predictions.npy")
-    np.testing.assert_allclose(found, expected, atol=200)
+    actual = np.load(tmp_path / "large/predictions.npy")
+    reference = 3e6 + 1e5 * np.load(tmp_path / "small/predictions.npy")
+    np.testing.assert_allclose(actual, reference, atol=200)
 
 
 @pytest.mark.exhaustive
@@ -57,15 +57,15 @@ def test_large_numbers_train_badly_as_these_are(tmp_path: Path) -> None:
 def test_a_trained_model_says_numbers_in_the_unit_of_the_labels(tmp_path: Path) -> None:
     graph = prices(1e5, 3e6)
     run = train(tmp_path / "run", graph, task="regression", epochs=2)
-    expected = np.load(tmp_path / "run/predictions.npy")
-    loaded = gnnkit.load(run.folder)
-    np.testing.assert_allclose(loaded(graph).detach()[:, 0], expected, rtol=1e-5)
-    other = replace(graph, labels=graph.labels / 2)
+    reference = np.load(tmp_path / "run/predictions.npy")
+    trained_model = gnnkit.load(run.folder)
+    np.testing.assert_allclose(trained_model(graph).detach()[:, 0], reference, rtol=1e-5)
+    second = replace(graph, labels=graph.labels / 2)
     with within_process():
-        tested = gnnkit.predict(run.folder, other, job="test", folder=tmp_path / "test", comm="threads")
-    np.testing.assert_allclose(np.load(tmp_path / "test/predictions.npy"), expected, rtol=1e-5)
-    known = (graph.split == Split.TEST) & ~np.isnan(other.labels)
-    assert tested["test_mae"] == pytest.approx(np.abs(expected - other.labels)[known].mean(), rel=1e-4)
+        tested = gnnkit.predict(run.folder, second, job="test", folder=tmp_path / "test", comm="threads")
+    np.testing.assert_allclose(np.load(tmp_path / "test/predictions.npy"), reference, rtol=1e-5)
+    known = (graph.split == Split.TEST) & ~np.isnan(second.labels)
+    assert tested["test_mae"] == pytest.approx(np.abs(reference - second.labels)[known].mean(), rel=1e-4)
     (run.folder / "labels.json").write_text('{"mean": ["x"]}')
     with pytest.raises(UserError, match=r"labels\.json cannot be read"):
         gnnkit.load(run.folder)

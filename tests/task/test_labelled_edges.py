@@ -42,9 +42,9 @@ RNG = np.random.default_rng(0)
 def with_labels(graph: Graph, labels: Any = None) -> Graph:
     """Labels most edges, all splits included."""
     split = (1 + np.arange(graph.num_edges) % 3).astype(np.int8)
-    drawn = RNG.integers(0, 2, graph.num_edges) if labels is None else labels
-    drawn[::7], split[::7] = -1, Split.NONE
-    return replace(graph, edge_labels=drawn, edge_split=split)
+    draws = RNG.integers(0, 2, graph.num_edges) if labels is None else labels
+    draws[::7], split[::7] = -1, Split.NONE
+    return replace(graph, edge_labels=draws, edge_split=split)
 
 
 GIVEN = with_labels(check_graph(48))
@@ -125,10 +125,10 @@ STRATEGIES: dict[str, Callable[[int], ExecutionStrategy]] = {
     ],
 )
 def test_sampled_steps_have_the_loss_and_gradient_of_one_rank(kind: str, sampler: str) -> None:
-    found = total(STRATEGIES[kind](8), Grid(3, 1, 1), "sage", SAMPLERS[sampler]())
+    actual = total(STRATEGIES[kind](8), Grid(3, 1, 1), "sage", SAMPLERS[sampler]())
     # Labor draws by all seeds of a batch, so only a joint batch is that of one rank.
     alone = kind == "cooperative" or sampler != "labor"
-    assert_equal(found, of_ranks(24, 1, sampler) if alone else of_ranks(8, 3, sampler))
+    assert_equal(actual, of_ranks(24, 1, sampler) if alone else of_ranks(8, 3, sampler))
 
 
 @pytest.mark.parametrize("halo", ["none", "one_hop"])
@@ -153,8 +153,8 @@ def test_every_training_edge_is_read_once_in_an_epoch_with_its_label_and_feature
     total(IndividualSample(batch_size=5), Grid(2, 1, 1), "sage", FullSampler(), look)
     train = TARGETS.take(TARGETS.of_split(Split.TRAIN))
     assert train.features is not None
-    expected = list(zip(train.label.tolist(), map(tuple, train.features.tolist()), strict=True))
-    assert sorted(read) == sorted(2 * expected)
+    reference = list(zip(train.label.tolist(), map(tuple, train.features.tolist()), strict=True))
+    assert sorted(read) == sorted(2 * reference)
 
 
 def test_loss_and_rows_are_those_of_plain_torch() -> None:
@@ -166,13 +166,13 @@ def test_loss_and_rows_are_those_of_plain_torch() -> None:
     source, destination = (outputs[torch.from_numpy(TARGETS.rows[:, end])] for end in (0, 1))
     parts = [source, destination, source * destination, torch.from_numpy(np.array(TARGETS.features)).double()]
     first, _, last = head.layers
-    expected = (torch.cat(parts, 1) @ first.weight.T + first.bias).relu() @ last.weight.T + last.bias
-    assert_equal(rows, expected)
+    reference = (torch.cat(parts, 1) @ first.weight.T + first.bias).relu() @ last.weight.T + last.bias
+    assert_equal(rows, reference)
     losses = task.losses_of(
         outputs, torch.from_numpy(TARGETS.rows), torch.from_numpy(TARGETS.label).clamp(min=0), parts[-1]
     )
     assert_equal(
-        losses, nn.functional.cross_entropy(expected, torch.from_numpy(TARGETS.label).clamp(min=0), reduction="none")
+        losses, nn.functional.cross_entropy(reference, torch.from_numpy(TARGETS.label).clamp(min=0), reduction="none")
     )
 
 
@@ -186,13 +186,13 @@ def test_metrics_count_each_edge_once_and_predictions_are_in_the_edge_lists_orde
         rows = task.row_outputs(outputs[torch.from_numpy(worker.owned.astype(np.int64))], worker)
         return task.measure(rows, worker), task.predictions(rows, worker)
 
-    (figures, predicted), *others = on_ranks(GRAPH, Grid(ranks, 1, 1), work, rows=TARGETS)
-    assert predicted is not None
+    (figures, predictions), *others = on_ranks(GRAPH, Grid(ranks, 1, 1), work, rows=TARGETS)
+    assert predictions is not None
     assert all(rows is None and metrics == figures for metrics, rows in others)
-    assert predicted.shape == (GIVEN.num_edges,)
+    assert predictions.shape == (GIVEN.num_edges,)
     for name, split in SPLITS.items():
         edges = TARGETS.of_split(split)
-        assert figures[f"{name}_accuracy"] == pytest.approx(np.mean(predicted.numpy()[edges] == TARGETS.label[edges]))
+        assert figures[f"{name}_accuracy"] == pytest.approx(np.mean(predictions.numpy()[edges] == TARGETS.label[edges]))
     assert GIVEN.edge_positions is not None
     order = np.argsort(GIVEN.edge_positions)
     np.testing.assert_array_equal(TARGETS.rows, pairs_of(GIVEN.csc)[order])
@@ -280,9 +280,9 @@ def test_numbers_are_standardised_by_training_edges() -> None:
     task.size_head(targets.num_classes, EDGE_WIDTH)
 
     def work(worker: Worker) -> tuple[float, ...] | None:
-        own = copy.deepcopy(task)
-        own.begin(worker)
-        return own.facts().mean
+        rank_task = copy.deepcopy(task)
+        rank_task.begin(worker)
+        return rank_task.facts().mean
 
     train = targets.label[targets.of_split(Split.TRAIN)]
     for mean in on_ranks(graph, Grid(3, 1, 1), work, rows=targets):
@@ -318,10 +318,10 @@ def test_the_head_counts_the_edges_that_are_visible_at_each_rows_time(window: in
     newest = max(max(time, [9, *range(8)][node]) for time, node in zip(times, src, strict=True) if time != NEVER)
     for row, ends in enumerate(zip(src, dst, strict=True)):
         bound = newest + 1 if times[row] in {ALWAYS, NEVER} else times[row]
-        seen = [
+        values = [
             time == ALWAYS or (time < bound and (window is None or int(time) >= int(bound) - window)) for time in times
         ]
-        counts = [(of[np.array(seen)] == end).sum() for end in ends for of in (src, dst)]
+        counts = [(of[np.array(values)] == end).sum() for end in ends for of in (src, dst)]
         np.testing.assert_allclose(columns[row], np.log1p(counts), rtol=1e-6)
 
 
@@ -348,11 +348,11 @@ def test_features_are_standardised_by_training_edges() -> None:
 
 def test_rows_are_saved_and_mapped(tmp_path: Any) -> None:
     TARGETS.save(tmp_path / "rows")
-    loaded = load_rows(tmp_path / "rows")
-    assert isinstance(loaded, Targets)
-    assert loaded.num_classes == TARGETS.num_classes
+    loaded_rows = load_rows(tmp_path / "rows")
+    assert isinstance(loaded_rows, Targets)
+    assert loaded_rows.num_classes == TARGETS.num_classes
     for name in ("ids", "rows", "label", "split", "positions", "features"):
-        np.testing.assert_array_equal(getattr(loaded, name), getattr(TARGETS, name))
+        np.testing.assert_array_equal(getattr(loaded_rows, name), getattr(TARGETS, name))
     np.save(tmp_path / "rows" / "split.npy", np.zeros(2, np.int8))
     with pytest.raises(UserError, match="split has 2 rows"):
         load_rows(tmp_path / "rows")
@@ -399,14 +399,14 @@ def splits_of(graph: Graph) -> Sequence[int]:
 
 def test_a_drawn_split_is_stratified_and_follows_the_edge_list() -> None:
     graph = replace(GIVEN, edge_split=None)
-    drawn = graph.draw_edge_split([0.5, 0.25, 0.25], seed=3)
-    assert sum(splits_of(drawn)) == np.count_nonzero(graph.edge_labels >= 0)  # type: ignore[operator]
+    split_graph = graph.draw_edge_split([0.5, 0.25, 0.25], seed=3)
+    assert sum(splits_of(split_graph)) == np.count_nonzero(graph.edge_labels >= 0)  # type: ignore[operator]
     order = RNG.permutation(graph.num_nodes)
     renumbered = graph.renumber(order).draw_edge_split([0.5, 0.25, 0.25], seed=3)
-    by_position = [copied.edge_split[np.argsort(copied.edge_positions)] for copied in (drawn, renumbered)]  # type: ignore[index, arg-type]
+    by_position = [copied.edge_split[np.argsort(copied.edge_positions)] for copied in (split_graph, renumbered)]  # type: ignore[index, arg-type]
     np.testing.assert_array_equal(*by_position)
     reversed_edges = graph.symmetrize().draw_edge_split([0.5, 0.25, 0.25], seed=3)
-    assert splits_of(reversed_edges) == splits_of(drawn)
+    assert splits_of(reversed_edges) == splits_of(split_graph)
 
 
 def test_edges_that_are_split_by_time_are_rows_but_later_ones_pass_no_messages() -> None:
@@ -414,9 +414,9 @@ def test_edges_that_are_split_by_time_are_rows_but_later_ones_pass_no_messages()
     times, labels = [0, 1, 2, 2, 3, 4], [0, 1, 0, 1, -1, 1]
     graph = Graph.from_edges(range(6), range(1, 7), 7, edge_labels=labels, edge_time=times)
     graph = graph.symmetrize().split_by_time(borders=[2, 4])
-    trained, targets = EdgeClassification().prepare(graph)
+    training_graph, targets = EdgeClassification().prepare(graph)
     assert len(targets) == 6
     assert [targets.of_split(part).tolist() for part in (Split.TRAIN, Split.VAL, Split.TEST)] == [[0, 1], [2, 3], [5]]
-    assert trained.edge_time is not None
-    assert sorted(trained.edge_time.tolist()) == [0, 0, 1, 1], "each with its reverse"
-    assert trained.edge_labels is None
+    assert training_graph.edge_time is not None
+    assert sorted(training_graph.edge_time.tolist()) == [0, 0, 1, 1], "each with its reverse"
+    assert training_graph.edge_labels is None

@@ -29,7 +29,7 @@ GRAPH = shop(20, 14, 6, num_buys=90)
 NAME = "user-buys-item"
 
 
-def prepared(loss: str = "bpr", sampling: str = "popularity") -> tuple[LinkPrediction, Links]:
+def prepare_links(loss: str = "bpr", sampling: str = "popularity") -> tuple[LinkPrediction, Links]:
     task = LinkPrediction(width=6, negatives=2, relation=NAME, loss=loss, negative_sampling=sampling)
     links = task.prepare(GRAPH)[1]
     assert links is not None
@@ -66,7 +66,7 @@ def test_losses_are_those_of_the_papers() -> None:
     grid=(Grid(2, 1, 1), Grid(3, 1, 1), Grid(2, 1, 2)),
 )
 def test_ranks_compute_the_loss_and_gradient_of_one_process(loss: str, kind: str, grid: Grid) -> None:
-    task, links = prepared(loss)
+    task, links = prepare_links(loss)
     graph = task.prepare(GRAPH)[0]
     sampler = None if kind == "vertex_centric" else NeighborSampler({"default": [3, 3]}, threads=1)
     strategies: dict[str, ExecutionStrategy] = {
@@ -87,35 +87,35 @@ def test_ranks_compute_the_loss_and_gradient_of_one_process(loss: str, kind: str
 
 
 def test_popular_items_are_negatives_as_often_as_documented() -> None:
-    _, links = prepared()
+    _, links = prepare_links()
     number = GRAPH.schema.edge_types.index(NAME)
     graph = LinkPrediction(relation=NAME).prepare(GRAPH)[0]
     pairs = pairs_of(graph.csc)[graph.edge_types == number]
     items = GRAPH.schema.nodes("item")
     weights = np.bincount(pairs[:, 1], minlength=GRAPH.num_nodes)[items] ** 0.75
-    drawn = links.negative_pairs(pairs, np.arange(len(pairs)), 400, key=3)
+    negatives = links.negative_pairs(pairs, np.arange(len(pairs)), 400, key=3)
     known = set(codes(pairs, GRAPH.num_nodes).tolist())
-    assert not known & set(codes(drawn.reshape(-1, 2), GRAPH.num_nodes).tolist())
-    expected = np.zeros(len(weights))
+    assert not known & set(codes(negatives.reshape(-1, 2), GRAPH.num_nodes).tolist())
+    reference = np.zeros(len(weights))
     for user, _ in pairs:
         free = np.array(
             [int(item) not in set(pairs[pairs[:, 0] == user, 1].tolist()) for item in range(items.start, items.stop)]
         )
-        expected += free * weights / (free * weights).sum() / len(pairs)
-    shares = np.bincount(drawn[..., 1].ravel(), minlength=GRAPH.num_nodes)[items] / drawn[..., 1].size
-    assert np.abs(shares - expected).max() < 0.01
+        reference += free * weights / (free * weights).sum() / len(pairs)
+    shares = np.bincount(negatives[..., 1].ravel(), minlength=GRAPH.num_nodes)[items] / negatives[..., 1].size
+    assert np.abs(shares - reference).max() < 0.01
     assert np.abs(shares - 1 / len(shares)).max() > 0.02  # uniform negatives would differ
 
 
 def test_evaluation_negatives_stay_uniform_and_a_share_keeps_its_nodes() -> None:
-    links, uniform = prepared()[1], prepared(sampling="uniform")[1]
+    links, uniform = prepare_links()[1], prepare_links(sampling="uniform")[1]
     pairs, ids = links.val, np.arange(len(links.val))
-    one, other = (each.negative_pairs(pairs, ids, 9, 5, evaluates=True) for each in (links, uniform))
-    np.testing.assert_array_equal(one, other)
+    first, second = (each.negative_pairs(pairs, ids, 9, 5, evaluates=True) for each in (links, uniform))
+    np.testing.assert_array_equal(first, second)
     items = GRAPH.schema.nodes("item")
     share = np.concatenate([np.arange(20), np.arange(items.start, items.start + 6)])
-    drawn = links.negative_pairs(pairs, ids, 9, 5, among=share)
-    assert set(drawn[..., 1].ravel().tolist()) <= set(share.tolist())
+    negatives = links.negative_pairs(pairs, ids, 9, 5, among=share)
+    assert set(negatives[..., 1].ravel().tolist()) <= set(share.tolist())
 
 
 def test_repetitions_follow_the_power_of_the_number_of_edges() -> None:
@@ -126,19 +126,19 @@ def test_repetitions_follow_the_power_of_the_number_of_edges() -> None:
 
 
 def test_popular_nodes_are_saved_with_the_links(tmp_path: Path) -> None:
-    _, links = prepared()
+    _, links = prepare_links()
     links.save(tmp_path / "links")
-    loaded = links_of(load_rows(tmp_path / "links"))
-    assert loaded.popular is not None
+    loaded_rows = links_of(load_rows(tmp_path / "links"))
+    assert loaded_rows.popular is not None
     assert links.popular is not None
-    np.testing.assert_array_equal(loaded.popular, links.popular)
+    np.testing.assert_array_equal(loaded_rows.popular, links.popular)
 
 
 @pytest.mark.parametrize("num_pairs", [0, 1, 5000])
 def test_pairs_are_scored_and_differentiated_as_copies_of_their_rows_are(num_pairs: int) -> None:
     x = torch.randn(50, 8, dtype=torch.float64, requires_grad=True)
     pairs, grad = torch.randint(0, 50, (num_pairs, 2)), torch.randn(num_pairs, dtype=torch.float64)
-    scores, expected = PairDots.apply(x, pairs), dot(x[pairs])
-    torch.testing.assert_close(scores, expected)
-    gradients = [torch.autograd.grad(values, x, grad)[0] for values in (scores, expected)]
+    scores, reference = PairDots.apply(x, pairs), dot(x[pairs])
+    torch.testing.assert_close(scores, reference)
+    gradients = [torch.autograd.grad(values, x, grad)[0] for values in (scores, reference)]
     torch.testing.assert_close(*gradients)

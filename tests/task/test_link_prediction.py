@@ -81,27 +81,27 @@ def test_sampling_ranks_compute_together_what_one_process_computes(name: str) ->
         many, one = (
             make_workers(GRAPH, Grid(count, 1, 1), whole=True, sampler=sampler, rows=LINKS) for count in (ranks, 1)
         )
-        found = run_steps(strategy, TASK, model, many, ranks)
-        torch.testing.assert_close(found, run_steps(alone, TASK, model, one, 1), rtol=1e-10, atol=1e-10)
+        actual = run_steps(strategy, TASK, model, many, ranks)
+        torch.testing.assert_close(actual, run_steps(alone, TASK, model, one, 1), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vertex_centric", "individual_sample"])
 def test_parameters_of_a_decoder_have_on_several_ranks_the_gradients_of_one_process(kind: str) -> None:
-    whole, model, ranks = kind == "individual_sample", make_model("sage"), 3
+    is_whole, model, ranks = kind == "individual_sample", make_model("sage"), 3
     task = LinkPrediction(width=6, negatives=2, decoder="mlp")
-    sampler = NeighborSampler([3, 3], threads=1) if whole else None
-    strategy: ExecutionStrategy = IndividualSample(batch_size=12) if whole else VertexCentric()
+    sampler = NeighborSampler([3, 3], threads=1) if is_whole else None
+    strategy: ExecutionStrategy = IndividualSample(batch_size=12) if is_whole else VertexCentric()
     alone = strategy.on_one_rank(ranks, sampler)
     assert alone is not None
     many, one = (
-        make_workers(GRAPH, Grid(count, 1, 1), whole=whole, sampler=sampler, rows=LINKS) for count in (ranks, 1)
+        make_workers(GRAPH, Grid(count, 1, 1), whole=is_whole, sampler=sampler, rows=LINKS) for count in (ranks, 1)
     )
-    found = run_steps(strategy, task, model, many, ranks)
-    torch.testing.assert_close(found, run_steps(alone, task, model, one, 1), rtol=1e-10, atol=1e-10)
+    actual = run_steps(strategy, task, model, many, ranks)
+    torch.testing.assert_close(actual, run_steps(alone, task, model, one, 1), rtol=1e-10, atol=1e-10)
     head = task.head()
     assert head is not None
-    of_head = found[:, -sum(parameter.numel() for parameter in head.parameters()) :]
+    of_head = actual[:, -sum(parameter.numel() for parameter in head.parameters()) :]
     assert (of_head.abs().sum(0) > 0).double().mean() > 0.8
 
 
@@ -125,9 +125,9 @@ def test_shares_predict_their_own_edges_and_count_those_of_all_ranks(halo: str, 
         workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=True, rows=LINKS)
         batches: list[Batch] = []
         strategy = PresetWorkload(halo=halo, degrees=degrees)
-        found = run_steps(strategy, TASK, make_model("sage"), workers, ranks, batches.append)
+        actual = run_steps(strategy, TASK, make_model("sage"), workers, ranks, batches.append)
         again = run_steps(strategy, TASK, make_model("sage"), workers, ranks)
-        torch.testing.assert_close(found, again, rtol=0, atol=1e-12)
+        torch.testing.assert_close(actual, again, rtol=0, atol=1e-12)
         totals = sorted({batch.total for batch in batches})
         assert sum(len(batch.rows) for batch in batches) == sum(totals)
         positives = [positive_ends(batch) for batch in batches]
@@ -135,12 +135,12 @@ def test_shares_predict_their_own_edges_and_count_those_of_all_ranks(halo: str, 
             assert not np.isin(pair_codes(ends, 48), pair_codes(edges_read(batch), 48)).any()
             assert (batch.adjacencies[-1].src_nodes[batch.rows] >= 0).all()
         if halo == "one_hop":  # no edge is lost, and none is predicted twice
-            whole: list[Batch] = []
+            all_batches: list[Batch] = []
             one = make_workers(GRAPH, Grid(1, 1, 1), whole=True, rows=LINKS)
-            run_steps(strategy, TASK, make_model("sage"), one, 1, whole.append)
+            run_steps(strategy, TASK, make_model("sage"), one, 1, all_batches.append)
             several = np.sort(codes(np.concatenate(positives), 48))
             np.testing.assert_array_equal(
-                several, np.sort(codes(np.concatenate([positive_ends(batch) for batch in whole]), 48))
+                several, np.sort(codes(np.concatenate([positive_ends(batch) for batch in all_batches]), 48))
             )
 
 
@@ -153,29 +153,29 @@ def positive_ends(batch: Batch) -> Ids:  # [k, 2]
 
 def edges_read(batch: Batch) -> Ids:  # [num_edges, 2]
     """Returns the edges that the layers of a batch read, without added loops."""
-    found = []
+    results = []
     for adjacency in batch.adjacencies:
         if isinstance(adjacency, ShardAdjacency):
             shard = adjacency.engine.shard
             destinations = np.repeat(shard.targets, np.diff(shard.csc.indptr))
-            found.append(np.stack([shard.sources[shard.csc.indices], destinations], 1))
+            results.append(np.stack([shard.sources[shard.csc.indices], destinations], 1))
         else:
             assert isinstance(adjacency, BlockAdjacency)
             graph = adjacency.rank_graph.edge_index
-            found.append(adjacency.src_nodes[graph.T].numpy())
-    return np.concatenate(found)
+            results.append(adjacency.src_nodes[graph.T].numpy())
+    return np.concatenate(results)
 
 
 @pytest.mark.slow
 @turns(kind=["vertex_centric", "individual_sample"], name=["gcn", "gat"])
 def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str, kind: str) -> None:
     assert LINKS is not None
-    whole = kind == "individual_sample"
-    strategy: ExecutionStrategy = IndividualSample(batch_size=12) if whole else VertexCentric()
-    sampler = FullSampler() if whole else None
-    workers = make_workers(GRAPH, Grid(1, 1, 1), whole=whole, sampler=sampler, rows=LINKS)
+    is_whole = kind == "individual_sample"
+    strategy: ExecutionStrategy = IndividualSample(batch_size=12) if is_whole else VertexCentric()
+    sampler = FullSampler() if is_whole else None
+    workers = make_workers(GRAPH, Grid(1, 1, 1), whole=is_whole, sampler=sampler, rows=LINKS)
     held = pair_codes(np.concatenate([LINKS.val, LINKS.test]), 48)
-    predicted: list[int] = []
+    predictions: list[int] = []
 
     def look(batch: Batch) -> None:
         positive = positive_ends(batch)
@@ -183,14 +183,14 @@ def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str
         assert not np.isin(pair_codes(positive, 48), read).any()
         assert not np.isin(held, read).any()
         assert np.isin(codes(positive, 48), codes(pairs_of(GRAPH.csc), 48)).all()
-        predicted.append(len(positive))
+        predictions.append(len(positive))
 
     run_steps(strategy, TASK, make_model(name), workers, 1, look)
     pairs = pairs_of(GRAPH.csc)
-    if whole:  # every edge once in an epoch
-        assert sum(predicted) == 2 * int((pairs[:, 0] != pairs[:, 1]).sum())
+    if is_whole:  # every edge once in an epoch
+        assert sum(predictions) == 2 * int((pairs[:, 0] != pairs[:, 1]).sum())
     else:
-        assert 0.1 < np.mean(predicted) / len(pairs) < 0.5
+        assert 0.1 < np.mean(predictions) / len(pairs) < 0.5
 
 
 @pytest.mark.slow
@@ -204,8 +204,8 @@ def test_leaving_out_held_edges_is_the_graph_without_them(name: str) -> None:
         workers = make_workers(graph, grid, whole=False)
 
         def work(comm: Threads) -> tuple[Ids, Tensor]:
-            worker, own = workers(comm), copy.deepcopy(model)
-            engine: Engine = worker.engine(own)
+            worker, replica = workers(comm), copy.deepcopy(model)
+            engine: Engine = worker.engine(replica)
             if kept:
                 shard = engine.shard
                 destinations = np.repeat(shard.targets, np.diff(shard.csc.indptr))
@@ -214,17 +214,17 @@ def test_leaving_out_held_edges_is_the_graph_without_them(name: str) -> None:
                 engine = engine.select_edges(np.flatnonzero((pair_codes(pairs, 48) % 3 != 0) | loops))
             with torch.no_grad():
                 adjacencies = ShardAdjacency.layers(engine, 2, 0)
-                return worker.owned, own(worker.features.rows(worker.owned), adjacencies)
+                return worker.owned, replica(worker.features.rows(worker.owned), adjacencies)
 
         parts = Threads.run(work, grid.world_size)
         order = np.argsort(np.concatenate([nodes for nodes, _ in parts]))
         return torch.cat([rows for _, rows in parts])[order]
 
-    expected = out(less, Grid(1, 1, 1), False)
+    reference = out(less, Grid(1, 1, 1), False)
     if name in ("gat", "gine"):  # added loops have the mean features of all in-edges
-        expected = out(GRAPH, Grid(1, 1, 1), True)
+        reference = out(GRAPH, Grid(1, 1, 1), True)
     for grid in (Grid(1, 1, 1), *GRIDS):
-        torch.testing.assert_close(out(GRAPH, grid, True), expected, rtol=1e-10, atol=1e-10, msg=f"{name} on {grid}")
+        torch.testing.assert_close(out(GRAPH, grid, True), reference, rtol=1e-10, atol=1e-10, msg=f"{name} on {grid}")
 
 
 def train_scores(worker: Worker, task: LinkPrediction, strategy: ExecutionStrategy) -> dict[str, float]:
@@ -285,11 +285,11 @@ def test_a_planted_leak_looks_much_better_in_training_and_the_honest_batches_do_
 
 def test_edges_that_are_left_out_change_no_weight_of_the_others() -> None:
     block = Block(np.array([0, 3, 4]), np.array([1, 2, 0, 0]), np.array([5, 7, 9]), np.array([10, 11, 12, 13]))
-    found = without_pairs(block, np.array([6, 1]), np.sort(pair_codes(np.array([[7, 5]]), 20)), 20)
-    np.testing.assert_array_equal(found.indptr, [0, 2, 2])  # 7 -> 5 and 5 -> 7 are gone
-    np.testing.assert_array_equal(found.indices, [2, 0])
-    np.testing.assert_array_equal(found.edge_ids, [11, 12])
-    np.testing.assert_array_equal(found.weight, [2.0, 2.0])  # 3 of 6 were drawn
+    actual = without_pairs(block, np.array([6, 1]), np.sort(pair_codes(np.array([[7, 5]]), 20)), 20)
+    np.testing.assert_array_equal(actual.indptr, [0, 2, 2])  # 7 -> 5 and 5 -> 7 are gone
+    np.testing.assert_array_equal(actual.indices, [2, 0])
+    np.testing.assert_array_equal(actual.edge_ids, [11, 12])
+    np.testing.assert_array_equal(actual.weight, [2.0, 2.0])  # 3 of 6 were drawn
 
 
 def test_an_edge_and_its_reverse_edge_are_held_out_together() -> None:
@@ -305,9 +305,9 @@ def test_an_edge_and_its_reverse_edge_are_held_out_together() -> None:
     assert GRAPH.edge_positions is not None
     again, links = LinkPrediction(width=6, negatives=2, eval_negatives=7).prepare(GIVEN)
     np.testing.assert_array_equal(again.csc.indices, GRAPH.csc.indices)
-    other, _ = LinkPrediction(seed=1).prepare(GIVEN)
+    second, _ = LinkPrediction(seed=1).prepare(GIVEN)
     assert links is not None
-    assert not np.array_equal(other.csc.indptr, GRAPH.csc.indptr)
+    assert not np.array_equal(second.csc.indptr, GRAPH.csc.indptr)
 
 
 def test_edges_that_the_data_set_names_are_predicted_and_leave_the_graph(tmp_path: Path) -> None:
@@ -316,9 +316,9 @@ def test_edges_that_the_data_set_names_are_predicted_and_leave_the_graph(tmp_pat
     missing = np.array([[3, 4]])
     assert not np.isin(pair_codes(missing, 48), pair_codes(pairs, 48)).any()
     val, test = proper[:5], np.concatenate([proper[5:12], missing])  # some are edges of the graph, one is not
-    named = dataclasses.replace(GIVEN, val_edges=val, test_edges=test.astype(np.int32))
-    named.save(tmp_path / "graph")
-    for graph in (named, Graph.load(tmp_path / "graph")):
+    named_graph = dataclasses.replace(GIVEN, val_edges=val, test_edges=test.astype(np.int32))
+    named_graph.save(tmp_path / "graph")
+    for graph in (named_graph, Graph.load(tmp_path / "graph")):
         less, links = LinkPrediction().prepare(graph)
         assert links is not None
         assert links.given
@@ -328,9 +328,9 @@ def test_edges_that_the_data_set_names_are_predicted_and_leave_the_graph(tmp_pat
         left = pair_codes(pairs_of(less.csc), 48)
         assert not np.isin(pair_codes(np.concatenate([val, test]), 48), left).any()
         assert len(left) == len(pairs) - 2 * 12
-        drawn = links.negative_pairs(np.array([[3, 7]]).repeat(500, 0), np.arange(500), 1, 0, evaluates=True)[:, 0]
+        negatives = links.negative_pairs(np.array([[3, 7]]).repeat(500, 0), np.arange(500), 1, 0, evaluates=True)[:, 0]
         both = np.concatenate([missing, missing[:, ::-1]])  # the graph that trains is undirected
-        assert not np.isin(codes(both, 48), codes(drawn, 48)).any()
+        assert not np.isin(codes(both, 48), codes(negatives, 48)).any()
         check_saved(links, tmp_path / "links")
     _, links = LinkPrediction().prepare(dataclasses.replace(GIVEN, val_edges=val))
     assert links is not None
@@ -341,7 +341,7 @@ def test_edges_that_the_data_set_names_are_predicted_and_leave_the_graph(tmp_pat
     with pytest.raises(
         UserError, match=r"task.test_share=0.2 has no effect, because the dataset provides val_edges or test_edges"
     ):
-        LinkPrediction(test_share=0.2).prepare(named)
+        LinkPrediction(test_share=0.2).prepare(named_graph)
 
 
 def check_saved(links: Links, folder: Path) -> None:
@@ -386,8 +386,8 @@ def test_an_npz_file_names_edges_to_predict_and_the_result_says_so(tmp_path: Pat
             folder=folder,
         )
         assert result["edge_split"] == split
-        predicted = np.load(folder / "predictions.npy")[:, :2]
-        assert np.array_equal(predicted, test) == (split == "data set")
+        predictions = np.load(folder / "predictions.npy")[:, :2]
+        assert np.array_equal(predictions, test) == (split == "data set")
 
 
 def test_shares_of_held_out_edges_are_as_asked_for() -> None:
@@ -402,16 +402,16 @@ def test_shares_of_held_out_edges_are_as_asked_for() -> None:
 def test_negative_pairs_are_no_edges_and_change_either_end() -> None:
     assert LINKS is not None
     pairs = pairs_of(GRAPH.csc)
-    found = LINKS.negative_pairs(pairs, np.arange(len(pairs)), 5, key=4)
-    flat = found.reshape(-1, 2)
+    actual = LINKS.negative_pairs(pairs, np.arange(len(pairs)), 5, key=4)
+    flat = actual.reshape(-1, 2)
     assert not np.isin(codes(flat, 48), codes(pairs, 48)).any()
     assert (flat[:, 0] != flat[:, 1]).all()
-    kept = found == pairs[:, None]
-    assert kept.any(2).all()
-    assert 0.4 < kept[:, :, 0].mean() < 0.6
+    is_kept = actual == pairs[:, None]
+    assert is_kept.any(2).all()
+    assert 0.4 < is_kept[:, :, 0].mean() < 0.6
     part = np.arange(0, len(pairs), 3)
-    np.testing.assert_array_equal(LINKS.negative_pairs(pairs[part], part, 5, key=4), found[part])
-    assert not np.array_equal(LINKS.negative_pairs(pairs, np.arange(len(pairs)), 5, key=5), found)
+    np.testing.assert_array_equal(LINKS.negative_pairs(pairs[part], part, 5, key=4), actual[part])
+    assert not np.array_equal(LINKS.negative_pairs(pairs, np.arange(len(pairs)), 5, key=5), actual)
     assert len(np.unique(flat[:, 1])) > 30
 
 
@@ -445,8 +445,8 @@ def test_a_graph_without_pairs_to_compare_with_is_refused_unless_negatives_may_b
         LinkPrediction().prepare(complete)
     _, links = LinkPrediction().prepare(nearly)
     assert links is not None
-    found = links.negative_pairs(pairs_of(nearly.csc), np.arange(29), 3, key=0, evaluates=True)
-    assert (found == [src[0], dst[0]]).all()  # the one pair without an edge
+    actual = links.negative_pairs(pairs_of(nearly.csc), np.arange(29), 3, key=0, evaluates=True)
+    assert (actual == [src[0], dst[0]]).all()  # the one pair without an edge
     among = (pairs_of(nearly.csc)[:1], np.arange(1), 4, 0, np.array([3, 4]))
     with pytest.raises(
         UserError,
@@ -463,9 +463,9 @@ def test_figures_are_those_of_all_scores_by_hand() -> None:
     out = torch.randn(48, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for ranks in (1, 3):
         workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=False, rows=LINKS)
-        found = Threads.run(lambda comm: TASK.measure(out[workers(comm).owned], workers(comm)), ranks)  # noqa: B023
-        assert all(figures == found[0] for figures in found)
-        assert set(found[0]) == {f"{split}_{name}" for split in TASK.splits for name in TASK.metrics}
+        results = Threads.run(lambda comm: TASK.measure(out[workers(comm).owned], workers(comm)), ranks)  # noqa: B023
+        assert all(figures == results[0] for figures in results)
+        assert set(results[0]) == {f"{split}_{name}" for split in TASK.splits for name in TASK.metrics}
         for index, (split, pairs) in enumerate((("val", LINKS.val), ("test", LINKS.test))):
             negative = LINKS.negative_pairs(pairs, np.arange(len(pairs)), 7, derive(LINKS.seed, index), evaluates=True)
             scores = np.array(
@@ -475,13 +475,13 @@ def test_figures_are_those_of_all_scores_by_hand() -> None:
                 ]
             )
             places = 1 + (scores[:, 1:] > scores[:, :1]).sum(1)
-            assert found[0][f"{split}_mrr"] == pytest.approx((1 / places).mean())
-            assert found[0][f"{split}_hits_3"] == pytest.approx((places <= 3).mean())
-            flat, wanted = torch.tensor(scores).flatten(), (torch.arange(scores.size) % 8 == 0).long()
+            assert results[0][f"{split}_mrr"] == pytest.approx((1 / places).mean())
+            assert results[0][f"{split}_hits_3"] == pytest.approx((places <= 3).mean())
+            flat, is_target = torch.tensor(scores).flatten(), (torch.arange(scores.size) % 8 == 0).long()
             chances = torch.sigmoid(flat)
-            assert found[0][f"{split}_roc_auc"] == pytest.approx(float(binary_auroc(chances, wanted)), abs=1e-6)
-            expected = float(binary_average_precision(chances, wanted))
-            assert found[0][f"{split}_average_precision"] == pytest.approx(expected, abs=1e-6)
+            assert results[0][f"{split}_roc_auc"] == pytest.approx(float(binary_auroc(chances, is_target)), abs=1e-6)
+            reference = float(binary_average_precision(chances, is_target))
+            assert results[0][f"{split}_average_precision"] == pytest.approx(reference, abs=1e-6)
 
 
 @pytest.mark.parametrize("negatives", [1, 4, 100])
@@ -502,19 +502,19 @@ def test_scores_that_are_all_equal_are_doubted(negatives: int) -> None:
 def test_a_score_of_nan_makes_every_figure_nan(column: int) -> None:
     scores = torch.rand(50, 6)
     scores[7, column] = torch.nan
-    found = ranking(scores)
-    assert len(found) == 6
-    assert np.isnan(list(found.values())).all()
-    assert LinkPrediction().score_warnings({f"test_{name}": value for name, value in found.items()}) == []
+    actual = ranking(scores)
+    assert len(actual) == 6
+    assert np.isnan(list(actual.values())).all()
+    assert LinkPrediction().score_warnings({f"test_{name}": value for name, value in actual.items()}) == []
 
 
 def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
-    found = ranking(torch.tensor([[1.0, 1.0, 0.0], [500.0, 400.0, 400.0]], dtype=torch.float64))
-    assert found["mrr"] == pytest.approx((1 / 1.5 + 1) / 2)
-    assert found["hits_1"] == 0.5
+    actual = ranking(torch.tensor([[1.0, 1.0, 0.0], [500.0, 400.0, 400.0]], dtype=torch.float64))
+    assert actual["mrr"] == pytest.approx((1 / 1.5 + 1) / 2)
+    assert actual["hits_1"] == 0.5
     pairs = [(1.0, 1.0), (1.0, 0.0), (1.0, 400.0), (1.0, 400.0), *[(500.0, x) for x in (1.0, 0.0, 400.0, 400.0)]]
-    expected = np.mean([(a > b) + 0.5 * (a == b) for a, b in pairs])
-    assert found["roc_auc"] == pytest.approx(expected)
+    reference = np.mean([(a > b) + 0.5 * (a == b) for a, b in pairs])
+    assert actual["roc_auc"] == pytest.approx(reference)
 
 
 @pytest.mark.parametrize(
@@ -583,17 +583,17 @@ def test_a_run_predicts_edges_and_equals_one_process(decoder: str, keys: dict[st
     rows = np.load(folder / "predictions.npy")
     np.testing.assert_array_equal(rows[:, :2], links.test)
     assert np.isfinite(rows[:, 2]).all()
-    saved = list(folder.rglob("*.safetensors"))
-    assert len(saved) == 2  # checkpoint and model
-    for path in saved:
+    files = list(folder.rglob("*.safetensors"))
+    assert len(files) == 2  # checkpoint and model
+    for path in files:
         with safe_open(path, "pt") as tensors:
             assert any("task_head" in name for name in tensors.keys()) == (decoder == "mlp")  # noqa: SIM118 - no mapping
     tested = gnnkit.predict(folder, graph, job="test", folder=tmp_path / "test", comm="threads")
     assert tested["test_mrr"] == pytest.approx(result["test_mrr"], rel=1e-6)
     assert hasattr(gnnkit.load(folder), "task_head") == (decoder == "mlp")
-    verified = gnnkit.train(graph, job="verify", folder=tmp_path / "verify", **keys)
-    assert verified["verified"], verified
-    assert verified["reference"] == "one rank with the whole graph"
+    verification = gnnkit.train(graph, job="verify", folder=tmp_path / "verify", **keys)
+    assert verification["verified"], verification
+    assert verification["reference"] == "one rank with the whole graph"
 
 
 class Own(L.LightningModule):

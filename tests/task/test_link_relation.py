@@ -82,10 +82,10 @@ def edges_of(graph: Graph) -> set[tuple[int, int, int]]:
 
 def test_held_out_edges_and_their_reverse_leave_and_all_other_relations_stay() -> None:
     before, after = edges_of(GRAPH), edges_of(PREPARED)
-    held = {(int(u), int(v), BUYS) for u, v in HELD}
-    assert len(held) == len(HELD) > 15
-    assert before - after == held | {(v, u, SOLD) for u, v, _ in held}
-    assert any((u, v, VIEWS) in after for u, v, _ in held)  # another relation between the same nodes
+    edges = {(int(u), int(v), BUYS) for u, v in HELD}
+    assert len(edges) == len(HELD) > 15
+    assert before - after == edges | {(v, u, SOLD) for u, v, _ in edges}
+    assert any((u, v, VIEWS) in after for u, v, _ in edges)  # another relation between the same nodes
     assert LINKS is not None
     assert LINKS.relation is not None
     assert LINKS.relation.hidden == (BUYS, SOLD)
@@ -99,10 +99,10 @@ def test_negatives_keep_their_source_and_have_destinations_of_the_right_type(eva
     assert LINKS is not None
     edges = pairs_of(PREPARED.csc)[PREPARED.edge_types == BUYS]
     pairs = np.concatenate([HELD, edges])
-    drawn = LINKS.negative_pairs(pairs, np.arange(len(pairs)), 300, 3, evaluates=evaluates)
-    assert (drawn[:, :, 0] == pairs[:, None, 0]).all()
+    negatives = LINKS.negative_pairs(pairs, np.arange(len(pairs)), 300, 3, evaluates=evaluates)
+    assert (negatives[:, :, 0] == pairs[:, None, 0]).all()
     bought = codes(pairs if evaluates else edges, N)
-    for edge, others in zip(pairs, drawn, strict=True):
+    for edge, others in zip(pairs, negatives, strict=True):
         items = np.arange(USERS, USERS + ITEMS)
         allowed = items[~np.isin(items * N + edge[0], bought) & (items != edge[1])]
         assert set(others[:, 1]) == set(allowed)
@@ -116,16 +116,16 @@ def test_a_source_with_every_destination_is_replaced_within_its_type() -> None:
     )  # fmt: skip
     _, links = LinkPrediction().prepare(graph)
     assert links is not None
-    drawn = links.negative_pairs(np.array([[0, 5]]), np.arange(1), 200, 0, evaluates=True)[0]
-    assert set(map(tuple, drawn.tolist())) == {(1, 5), (3, 5)}
+    negatives = links.negative_pairs(np.array([[0, 5]]), np.arange(1), 200, 0, evaluates=True)[0]
+    assert set(map(tuple, negatives.tolist())) == {(1, 5), (3, 5)}
 
 
 def test_the_candidates_of_a_share_are_split_by_type() -> None:
     assert LINKS is not None
     among = np.array([30, 1, 22, 21, 2, 37])
-    drawn = LINKS.negative_pairs(np.array([[1, 22]]), np.arange(1), 100, 0, among)[0]
-    assert set(drawn[:, 1]) <= {21, 22, 30}
-    assert set(drawn[:, 0]) <= {1, 2}
+    negatives = LINKS.negative_pairs(np.array([[1, 22]]), np.arange(1), 100, 0, among)[0]
+    assert set(negatives[:, 1]) <= {21, 22, 30}
+    assert set(negatives[:, 0]) <= {1, 2}
 
 
 def test_a_single_relation_is_the_default_and_its_ends_count() -> None:
@@ -148,9 +148,9 @@ def test_without_end_types_negatives_are_any_nodes_and_edges_show_the_reverse_re
     assert links.relation is not None
     assert (links.relation.hidden, links.relation.ends) == ((SOLD, BUYS), None)
     pairs = links.val[:1]
-    drawn = links.negative_pairs(pairs, np.arange(1), 400, 0, evaluates=True)[0]
-    assert {int((edge != pairs[0]).nonzero()[0][0]) for edge in drawn} == {0, 1}
-    assert (drawn[:, 0] < USERS).any()
+    negatives = links.negative_pairs(pairs, np.arange(1), 400, 0, evaluates=True)[0]
+    assert {int((edge != pairs[0]).nonzero()[0][0]) for edge in negatives} == {0, 1}
+    assert (negatives[:, 0] < USERS).any()
 
 
 def test_a_reverse_relation_may_have_further_edges_which_stay() -> None:
@@ -186,16 +186,16 @@ def test_a_reverse_relation_by_name_hides_the_edges_that_it_has() -> None:
     """After a split, the reverse relation may also have the held-out edges."""
     assert GRAPH.relations is not None
     relations = (*GRAPH.relations[:1], Relation("item", "rev_buys", "user"), *GRAPH.relations[2:])
-    named = replace(GRAPH, relations=relations, edge_type_names=tuple(r.edge_type for r in relations))
+    named_graph = replace(GRAPH, relations=relations, edge_type_names=tuple(r.edge_type for r in relations))
     forward = np.flatnonzero(np.asarray(GRAPH.edge_types) == BUYS)
     test = pairs_of(GRAPH.csc, forward[::5])
     keep = np.delete(np.arange(GRAPH.num_edges), forward[::5])
-    columns = {name: take[keep] for name, take in named.edge_columns.items() if name in ("features", "weight")}
-    given = Graph.from_edges(
-        *pairs_of(named.csc, keep).T, N, edge_types=np.asarray(named.edge_types)[keep], node_types=named.node_types,
-        edge_type_names=named.edge_type_names, relations=relations, features=named.features, **columns,
+    columns = {name: take[keep] for name, take in named_graph.edge_columns.items() if name in ("features", "weight")}
+    source_graph = Graph.from_edges(
+        *pairs_of(named_graph.csc, keep).T, N, edge_types=np.asarray(named_graph.edge_types)[keep], node_types=named_graph.node_types,
+        edge_type_names=named_graph.edge_type_names, relations=relations, features=named_graph.features, **columns,
     )  # fmt: skip
-    after, links = LinkPrediction(relation=NAME).prepare(replace(given, test_edges=test))
+    after, links = LinkPrediction(relation=NAME).prepare(replace(source_graph, test_edges=test))
     assert links is not None
     assert links.relation is not None
     assert links.relation.hidden == (BUYS, SOLD)
@@ -204,7 +204,7 @@ def test_a_reverse_relation_by_name_hides_the_edges_that_it_has() -> None:
     assert not {(int(v), int(u), SOLD) for u, v in test} & left
     with pytest.raises(UserError, match=r"test_edges\[0, 1\] = \d+ is no tag, the destination type of item-has-tag"):
         LinkPrediction(relation="item-has-tag").prepare(
-            replace(given, test_edges=np.array([[USERS, USERS + 1], [USERS, N - 1]]))
+            replace(source_graph, test_edges=np.array([[USERS, USERS + 1], [USERS, N - 1]]))
         )
 
 
@@ -268,8 +268,8 @@ def on_grid(name: str, grid: Grid, inverse: bool) -> Tensor:
 @pytest.mark.slow
 @turns(name=[*MODELS, *UNTYPED], grid=GRIDS, inverse=[True, False])
 def test_full_graph_ranks_compute_together_what_one_process_computes(name: str, grid: Grid, inverse: bool) -> None:
-    expected = on_grid(name, Grid(1, 1, 1), inverse)
-    torch.testing.assert_close(on_grid(name, grid, inverse), expected, rtol=1e-10, atol=1e-10)
+    reference = on_grid(name, Grid(1, 1, 1), inverse)
+    torch.testing.assert_close(on_grid(name, grid, inverse), reference, rtol=1e-10, atol=1e-10)
 
 
 def edges_read(batch: Batch) -> set[tuple[int, int, int]]:
@@ -280,8 +280,8 @@ def edges_read(batch: Batch) -> set[tuple[int, int, int]]:
     ends = shard.sources[shard.csc.indices], np.repeat(shard.targets, np.diff(shard.csc.indptr))
     types = PREPARED.edge_types
     assert types is not None
-    held = shard.edge_ids < PREPARED.num_edges
-    return triples(np.stack(ends, 1)[held], types[shard.edge_ids[held]])
+    edge_ids = shard.edge_ids < PREPARED.num_edges
+    return triples(np.stack(ends, 1)[edge_ids], types[shard.edge_ids[edge_ids]])
 
 
 def positives_of(batch: Batch) -> Ids:  # [k, 2]
@@ -318,10 +318,10 @@ def test_degrees_within_relations_are_those_of_the_graph_without_the_edges(grid:
     types = np.asarray(PREPARED.edge_types)
     left_out = np.isin(types, (BUYS, SOLD)) & (pairs.sum(1) % 3 == 0)
     weight = np.random.default_rng(0).uniform(0.5, 2, len(pairs))
-    weighted = PREPARED.with_edges(PREPARED.csc.weighted(weight.astype(np.float32)), PREPARED.edge_columns)
+    weighted_graph = PREPARED.with_edges(PREPARED.csc.weighted(weight.astype(np.float32)), PREPARED.edge_columns)
     from gnnkit.task.link_split import with_edges
 
-    without = with_edges(weighted, np.flatnonzero(~left_out))
+    without = with_edges(weighted_graph, np.flatnonzero(~left_out))
 
     def out(graph: Graph, grid: Grid, *, leaves: bool) -> Tensor:
         workers = make_workers(graph, grid, whole=False)
@@ -338,9 +338,9 @@ def test_degrees_within_relations_are_those_of_the_graph_without_the_edges(grid:
         parts = Threads.run(work, grid.world_size)
         return torch.cat([rows for _, rows in parts])[np.argsort(np.concatenate([nodes for nodes, _ in parts]))]
 
-    expected = out(without, Grid(1, 1, 1), leaves=False)
+    reference = out(without, Grid(1, 1, 1), leaves=False)
     for layout in (Grid(1, 1, 1), grid):
-        torch.testing.assert_close(out(weighted, layout, leaves=True), expected, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(out(weighted_graph, layout, leaves=True), reference, rtol=1e-10, atol=1e-10)
 
 
 STRATEGIES: dict[str, Callable[[int], ExecutionStrategy]] = {
@@ -384,8 +384,8 @@ def test_sampled_links_have_the_bits_of_a_shared_graph(name: str, sampler: str, 
 @pytest.mark.slow
 @turns(name=["rgcn", "sage", "rgat", "simple_hgn", "hgt"], sampler=list(SAMPLERS))
 def test_links_sampled_together_have_loss_and_gradient_of_one_rank(name: str, sampler: str) -> None:
-    found = total("cooperative", 12, name, 3, sampler)
-    torch.testing.assert_close(found, total("shared", 36, name, 1, sampler), rtol=1e-10, atol=1e-10)
+    actual = total("cooperative", 12, name, 3, sampler)
+    torch.testing.assert_close(actual, total("shared", 36, name, 1, sampler), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -404,7 +404,7 @@ def test_no_rank_reads_an_edge_of_the_step_nor_its_reverse_nor_one_held_out(kind
         strategy.close()
         return steps
 
-    predicted: list[tuple[int, int]] = []
+    predictions: list[tuple[int, int]] = []
     for step in zip(*Threads.run(work, 3), strict=True):
         positive, read = (np.concatenate(arrays) for arrays in zip(*step, strict=True))
         edges = triples(pairs[read], types[read])
@@ -416,9 +416,9 @@ def test_no_rank_reads_an_edge_of_the_step_nor_its_reverse_nor_one_held_out(kind
         if sampler == "full":  # the other relations between the same nodes are read
             assert any((u, v, VIEWS) in edges for u, v in positive.tolist())
             assert {BUYS, SOLD, VIEWS, FOLLOWS} <= {edge[2] for edge in edges}
-        predicted += map(tuple, positive.tolist())
+        predictions += map(tuple, positive.tolist())
     bought = pairs_of(PREPARED.csc)[np.asarray(PREPARED.edge_types) == BUYS]
-    assert sorted(predicted) == sorted(map(tuple, bought.tolist()))  # every edge once in an epoch
+    assert sorted(predictions) == sorted(map(tuple, bought.tolist()))  # every edge once in an epoch
 
 
 @pytest.mark.slow
@@ -448,8 +448,8 @@ def test_the_mean_over_a_relation_is_over_the_edges_that_a_step_leaves() -> None
         strategy.close()
         return results
 
-    for found, expected in Threads.run(work, 1)[0]:
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    for actual, reference in Threads.run(work, 1)[0]:
+        torch.testing.assert_close(actual, reference, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -514,14 +514,14 @@ def test_models_with_defaults_learn_tastes(model: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["rgat", "simple_hgn"])
 def test_attention_has_no_dropout_in_link_prediction_unless_configured(name: str) -> None:
     widths, nodes = Widths(4, 3, 0, 2), NodeClassification()
-    for task, arguments, expected in (
+    for task, arguments, reference in (
         (LinkPrediction(), {}, 0.0),
         (LinkPrediction(), {"dropout": 0.3}, 0.3),
         (nodes, {}, 0.5),
         (nodes, {"dropout": 0.0}, 0.0),
     ):
         model = ModelSource(Choice("model", name, arguments)).make_model(widths, 0, task)
-        assert model.dropout == model.convs[0].dropout == expected  # type: ignore[index, union-attr]
+        assert model.dropout == model.convs[0].dropout == reference  # type: ignore[index, union-attr]
     with pytest.raises(UserError, match=r"^model.embeds is not known"):
         ModelSource(Choice("model", name, {"embeds": True})).trial()
 
@@ -575,12 +575,12 @@ def test_a_typed_model_needs_the_name_of_the_relation(tmp_path: Path) -> None:
 def test_a_store_of_one_relation_trains_as_the_graph_does(tmp_path: Path) -> None:
     graph = shop(30, 20, 4, num_buys=120)
     trainer = {"max_epochs": 2}
-    expected = run(graph, tmp_path / "run", trainer=trainer)
+    reference = run(graph, tmp_path / "run", trainer=trainer)
     with within_process():
         task = {"name": "link_prediction", "relation": NAME, "eval_negatives": 20}
         gnnkit.train(graph, strategy="vertex_centric", task=task, inputs="learned", workers=2, comm="threads",
                      job="partition", folder=tmp_path / "store", cache=False)  # fmt: skip
     data = {"dataset": {"name": "store", "root": str(tmp_path / "store")}}
-    assert run(None, tmp_path / "stored", trainer=trainer, **data)["test_mrr"] == expected["test_mrr"]
+    assert run(None, tmp_path / "stored", trainer=trainer, **data)["test_mrr"] == reference["test_mrr"]
     with pytest.raises(UserError, match=r"task.relation=item-has-tag: the store .* was cut with task.relation=user-b"):
         run(None, tmp_path / "other", task={"relation": "item-has-tag"}, **data)

@@ -68,10 +68,10 @@ def made(kind: str, size: int, ranks: int, sampler: Sampler) -> list[list[Batch]
     """Returns the batches of one epoch, by rank."""
 
     def work(comm: Threads) -> list[Batch]:
-        own = STRATEGIES[kind](size)
-        own.setup(workers_of(own, ranks, sampler)(comm), make_model("gcn"))
-        batches = list(own.batches(1))
-        own.close()
+        rank_strategy = STRATEGIES[kind](size)
+        rank_strategy.setup(workers_of(rank_strategy, ranks, sampler)(comm), make_model("gcn"))
+        batches = list(rank_strategy.batches(1))
+        rank_strategy.close()
         return batches
 
     return Threads.run(work, ranks)
@@ -86,8 +86,8 @@ def made(kind: str, size: int, ranks: int, sampler: Sampler) -> list[list[Batch]
 def test_batches_of_edges_have_the_bits_of_a_shared_graph(kind: str, name: str) -> None:
     model = "gat" if name == "neighbor" else "sage"
     for ranks in (1, 3) if name == "uneven" else (3,):
-        found = total(STRATEGIES[kind](36), ranks, SAMPLERS[name](), make_model(model))
-        assert torch.equal(found, of_a_shared_graph(36, ranks, name, model)), ranks
+        actual = total(STRATEGIES[kind](36), ranks, SAMPLERS[name](), make_model(model))
+        assert torch.equal(actual, of_a_shared_graph(36, ranks, name, model)), ranks
 
 
 @pytest.mark.slow
@@ -95,8 +95,8 @@ def test_batches_of_edges_have_the_bits_of_a_shared_graph(kind: str, name: str) 
 def test_edges_predicted_together_have_the_loss_and_gradient_of_one_rank(name: str) -> None:
     model = "gcn" if name == "neighbor" else "gin"
     for ranks in (1, 4) if name == "neighbor" else (3,):
-        found = total(STRATEGIES["cooperative"](24), ranks, SAMPLERS[name](), make_model(model))
-        torch.testing.assert_close(found, of_a_shared_graph(24 * ranks, 1, name, model), rtol=1e-10, atol=1e-10)
+        actual = total(STRATEGIES["cooperative"](24), ranks, SAMPLERS[name](), make_model(model))
+        torch.testing.assert_close(actual, of_a_shared_graph(24 * ranks, 1, name, model), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.exhaustive
@@ -107,11 +107,11 @@ def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
         parts = made("cooperative", 12, ranks, sampler)
         (serial,) = made("shared", 12 * ranks, 1, sampler)
         for step, one in enumerate(serial):
-            for layer, expected in enumerate(one.adjacencies):
-                held = [part[step].adjacencies[layer] for part in parts]
+            for layer, reference in enumerate(one.adjacencies):
+                loads = [part[step].adjacencies[layer] for part in parts]
                 for ids in (lambda a: a.src_nodes[: a.num_dst], lambda a: a.src_nodes, lambda a: a.edge_ids):
-                    found = torch.cat([ids(adjacency) for adjacency in held])
-                    assert torch.equal(found.sort().values, ids(expected).sort().values)
+                    actual = torch.cat([ids(adjacency) for adjacency in loads])
+                    assert torch.equal(actual.sort().values, ids(reference).sort().values)
             assert sum(len(part[step].rows) for part in parts) == one.total == parts[0][step].total
 
 
@@ -123,26 +123,26 @@ def test_no_rank_reads_an_edge_that_any_rank_predicts_in_the_step(kind: str, nam
     every, strategy = pairs_of(GRAPH.csc), STRATEGIES[kind](10)
 
     def work(comm: Threads) -> list[tuple[Ids, Ids]]:
-        own = STRATEGIES[kind](10)
+        rank_strategy = STRATEGIES[kind](10)
         model = make_model(name)
-        own.setup(workers_of(strategy, 3, FullSampler())(comm), model)
+        rank_strategy.setup(workers_of(strategy, 3, FullSampler())(comm), model)
         steps = []
-        for batch in own.batches(0):
+        for batch in rank_strategy.batches(0):
             ids = np.concatenate([adjacency.edge_ids.numpy() for adjacency in batch.adjacencies])
             steps.append((positive_ends(batch), every[ids[ids < GRAPH.num_edges]]))
-        own.close()
+        rank_strategy.close()
         return steps
 
-    predicted = []
+    predictions = []
     for step in zip(*Threads.run(work, 3), strict=True):
         positive, read = (np.concatenate(arrays) for arrays in zip(*step, strict=True))
         assert not np.isin(pair_codes(positive, NUM_NODES), pair_codes(read, NUM_NODES)).any()
         assert not np.isin(held, pair_codes(read, NUM_NODES)).any()
         assert len(read) > 0
-        predicted.append(positive)
+        predictions.append(positive)
     loops = every[:, 0] == every[:, 1]
     np.testing.assert_array_equal(  # every edge once in an epoch
-        np.sort(codes(np.concatenate(predicted), NUM_NODES)), np.sort(codes(every[~loops], NUM_NODES))
+        np.sort(codes(np.concatenate(predictions), NUM_NODES)), np.sort(codes(every[~loops], NUM_NODES))
     )
 
 
@@ -151,20 +151,20 @@ def test_shards_deal_edges_out_as_the_whole_graph_does_and_no_rank_holds_all(ran
     workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=False)
 
     def work(comm: Threads) -> list[list[StepEdges]]:
-        sent, shard = MessageCounter.zeros(ranks), workers(comm).shard
+        counter, shard = MessageCounter.zeros(ranks), workers(comm).shard
         graph, shards = GraphEdges(GRAPH.csc, 7, comm), ShardEdges(shard, 7, comm)
         assert (shards.num_steps, shards.num_edges) == (graph.num_steps, graph.num_edges)
-        found = []
+        results = []
         for key in (0, 2**63 + 5):
-            dealt, expected = shards.schedule_epoch(key, comm, sent), graph.schedule_epoch(key, comm, sent)
+            dealt, reference = shards.schedule_epoch(key, comm, counter), graph.schedule_epoch(key, comm, counter)
             for step in range(graph.num_steps):
-                one, two = dealt(step, comm, sent), expected(step, comm, sent)
+                one, two = dealt(step, comm, counter), reference(step, comm, counter)
                 np.testing.assert_array_equal(one.own, two.own)
                 np.testing.assert_array_equal(one.excluded, two.excluded)
                 assert one.total == two.total
-                found.append([one])
-        assert (sent.num_bytes.sum() > 0) == (ranks > 1)
-        return found
+                results.append([one])
+        assert (counter.num_bytes.sum() > 0) == (ranks > 1)
+        return results
 
     parts = Threads.run(work, ranks)
     counts = [sum(len(one.own) for (one,) in part) for part in parts]
@@ -176,19 +176,19 @@ def test_shards_deal_edges_out_as_the_whole_graph_does_and_no_rank_holds_all(ran
 @few("cache", CACHES, ["exact"])
 def test_a_cache_changes_no_batch_of_edges(cache: str) -> None:
     cached = IndividualSample(batch_size=24, topology="partitioned", cache=cache, cache_rows=None)
-    found = total(cached, 3, SAMPLERS["neighbor"](), make_model("sage"))
-    assert torch.equal(found, of_a_shared_graph(24, 3, "neighbor", "sage"))
+    actual = total(cached, 3, SAMPLERS["neighbor"](), make_model("sage"))
+    assert torch.equal(actual, of_a_shared_graph(24, 3, "neighbor", "sage"))
 
 
 @pytest.mark.parametrize("kind", ["topology apart", "cooperative"])
 def test_messages_about_edges_count_as_bytes_and_not_as_words(kind: str) -> None:
     def work(comm: Threads) -> tuple[int, int]:
-        own = STRATEGIES[kind](12)
-        own.setup(workers_of(own, 2, NeighborSampler([0, 0]))(comm), make_model("gcn"))
-        batches = own.batches(0)
+        rank_strategy = STRATEGIES[kind](12)
+        rank_strategy.setup(workers_of(rank_strategy, 2, NeighborSampler([0, 0]))(comm), make_model("gcn"))
+        batches = rank_strategy.batches(0)
         next(batches)
-        counted = own.tally.bytes_sent, own.tally.total("gather")
-        own.close()
+        counted = rank_strategy.tally.bytes_sent, rank_strategy.tally.total("gather")
+        rank_strategy.close()
         return counted
 
     for sent, words in Threads.run(work, 2):
@@ -216,12 +216,12 @@ def test_epochs_go_on_from_any_step() -> None:
         for kind, make in STRATEGIES.items():
             own = make(18)
             own.setup(workers_of(own, 2, SAMPLERS["neighbor"]())(comm), make_model("gcn"))
-            whole = [described(batch) for batch in own.batches(1)]
+            all_batches = [described(batch) for batch in own.batches(1)]
             broken = own.batches(1)
             next(broken)
             del broken  # batches made ahead are dropped, on all ranks alike
-            for first in (1, len(whole) - 1, len(whole)):
-                for one, two in zip([described(b) for b in own.batches(1, first)], whole[first:], strict=True):
+            for first in (1, len(all_batches) - 1, len(all_batches)):
+                for one, two in zip([described(b) for b in own.batches(1, first)], all_batches[first:], strict=True):
                     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True)), kind
             own.close()
 

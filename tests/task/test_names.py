@@ -57,22 +57,22 @@ def test_predictions_are_in_the_order_of_the_nodes_and_classes_have_their_names(
     result = gnnkit.train(
         dataset=dataset, strategy="vertex_centric", task=name, trainer={"max_epochs": 1}, folder=run, **keys
     )
-    nodes, predicted = rows(tmp_path / "nodes.csv"), np.load(run / "predictions.npy")
+    nodes, predictions = rows(tmp_path / "nodes.csv"), np.load(run / "predictions.npy")
     if name == "link_prediction":
         edges = {(edge["src"], edge["dst"]) for edge in rows(tmp_path / "edges.csv")}
-        assert {(nodes[int(u)]["id"], nodes[int(v)]["id"]) for u, v, _ in predicted} <= edges
+        assert {(nodes[int(u)]["id"], nodes[int(v)]["id"]) for u, v, _ in predictions} <= edges
         return
     if name == "regression":
-        errors = [abs(float(node["label"]) - found) for node, found in zip(nodes, predicted, strict=True)]
+        errors = [abs(float(node["label"]) - results) for node, results in zip(nodes, predictions, strict=True)]
         assert mean_over_test(nodes, errors) == pytest.approx(result["test_mae"], rel=1e-4)
         return
     classes = json.loads((run / "classes.json").read_text())
     if name == "node_classification":
-        right = [float(node["label"] == classes[found]) for node, found in zip(nodes, predicted, strict=True)]
+        right = [float(node["label"] == classes[results]) for node, results in zip(nodes, predictions, strict=True)]
         assert mean_over_test(nodes, right) == pytest.approx(result["test_accuracy"])
         return
-    wanted = [{*node["label"].split(";")} for node in nodes]
-    found = [{classes[at] for at in np.flatnonzero(row)} for row in predicted]
-    both = mean_over_test(nodes, [float(len(a & b)) for a, b in zip(wanted, found, strict=True)])
-    each = mean_over_test(nodes, [float(len(a) + len(b)) for a, b in zip(wanted, found, strict=True)])
+    target = [{*node["label"].split(";")} for node in nodes]
+    results = [{classes[at] for at in np.flatnonzero(row)} for row in predictions]
+    both = mean_over_test(nodes, [float(len(a & b)) for a, b in zip(target, results, strict=True)])
+    each = mean_over_test(nodes, [float(len(a) + len(b)) for a, b in zip(target, results, strict=True)])
     assert 2 * both / each == pytest.approx(result["test_micro_f1"])

@@ -99,10 +99,10 @@ def test_ranks_compute_together_what_one_process_computes(name: str, strategy: s
         if sampler is None:
             assert make().on_one_rank(ranks, sampler) is not None
         workers = make_workers(graph, Grid(ranks, 1, 1), sampler=sampler, **reads)
-        found = run_steps(make(), task, model, workers, ranks, lambda batch: forms.add(batch.labels.dtype))
-        expected = of_one_rank(name, None if sampler is None else 4 * ranks)
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
-        assert bool((found[:, 0] > 0).all())
+        actual = run_steps(make(), task, model, workers, ranks, lambda batch: forms.add(batch.labels.dtype))
+        reference = of_one_rank(name, None if sampler is None else 4 * ranks)
+        torch.testing.assert_close(actual, reference, rtol=1e-10, atol=1e-10)
+        assert bool((actual[:, 0] > 0).all())
     assert forms == {torch.from_numpy(graph.labels).dtype}
 
 
@@ -115,10 +115,10 @@ def test_the_loss_of_full_graph_training_is_the_mean_over_all_training_nodes() -
             with torch.no_grad():
                 outputs.append(batch.outputs(model(batch.x, batch.adjacencies)))
 
-        found = run_steps(VertexCentric(), task, model, make_workers(graph, Grid(1, 1, 1), whole=False), 1, keep)
+        actual = run_steps(VertexCentric(), task, model, make_workers(graph, Grid(1, 1, 1), whole=False), 1, keep)
         train = graph.split == Split.TRAIN
-        expected = by_hand(name, outputs[0], torch.from_numpy(graph.labels[train]))
-        assert float(found[0, 0]) == pytest.approx(float(expected), abs=1e-12)
+        reference = by_hand(name, outputs[0], torch.from_numpy(graph.labels[train]))
+        assert float(actual[0, 0]) == pytest.approx(float(reference), abs=1e-12)
 
 
 def by_hand(name: str, out: Tensor, labels: Tensor) -> Tensor:
@@ -138,14 +138,14 @@ def test_figures_of_three_ranks_are_those_of_all_nodes_by_hand(name: str) -> Non
     width = task.num_outputs(graph.num_classes)
     out = torch.randn(graph.num_nodes, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     workers = make_workers(graph, Grid(3, 1, 1), whole=False)
-    found = Threads.run(lambda comm: task.measure(out[workers(comm).owned], workers(comm)), 3)
-    assert found[0] == found[1] == found[2]
+    results = Threads.run(lambda comm: task.measure(out[workers(comm).owned], workers(comm)), 3)
+    assert results[0] == results[1] == results[2]
     others = {f"{split}_{metric}" for split in task.splits for metric in task.metrics_of_some}
-    assert set(found[0]) == set(task.names) - (others if task.num_outputs(graph.num_classes) != 2 else set())
+    assert set(results[0]) == set(task.names) - (others if task.num_outputs(graph.num_classes) != 2 else set())
     for split, value in (("train", Split.TRAIN), ("val", Split.VAL), ("test", Split.TEST)):
         rows = graph.split == value
-        for metric, expected in figures_by_hand(name, out[rows], torch.from_numpy(graph.labels[rows]), width).items():
-            assert found[0][f"{split}_{metric}"] == pytest.approx(expected, abs=1e-6), f"{split}_{metric}"
+        for metric, reference in figures_by_hand(name, out[rows], torch.from_numpy(graph.labels[rows]), width).items():
+            assert results[0][f"{split}_{metric}"] == pytest.approx(reference, abs=1e-6), f"{split}_{metric}"
 
 
 def figures_by_hand(name: str, out: Tensor, labels: Tensor, width: int) -> dict[str, float]:
@@ -172,11 +172,11 @@ def figures_by_hand(name: str, out: Tensor, labels: Tensor, width: int) -> dict[
 
 def test_classes_that_all_nodes_or_none_have_are_left_out_of_areas() -> None:
     scores = torch.tensor([[0.1, 5.0, 900.0], [0.2, 4.0, 800.0], [0.3, 3.0, 850.0]], dtype=torch.float64)
-    wanted = torch.tensor([[1, 0, 1], [1, 0, 0], [1, 0, 0]])
-    assert mean_areas(scores, wanted) == {"roc_auc": 1.0, "average_precision": 1.0}
-    assert mean_areas(scores[:, :2], wanted[:, :2]) == {}
-    assert mean_areas(scores[:0], wanted[:0]) == {}
-    worst = mean_areas(-scores, wanted)
+    target = torch.tensor([[1, 0, 1], [1, 0, 0], [1, 0, 0]])
+    assert mean_areas(scores, target) == {"roc_auc": 1.0, "average_precision": 1.0}
+    assert mean_areas(scores[:, :2], target[:, :2]) == {}
+    assert mean_areas(scores[:0], target[:0]) == {}
+    worst = mean_areas(-scores, target)
     assert worst == {"roc_auc": 0.0, "average_precision": pytest.approx(1 / 3)}
 
 
@@ -191,13 +191,13 @@ def test_class_weights_are_those_of_the_nodes_of_all_ranks_that_train(weights: A
     workers = make_workers(graph, Grid(3, 1, 1), whole=False)
 
     def work(comm: Threads) -> float:
-        own = NodeClassification(weights)
-        own.begin(workers(comm))
-        return own.measure(out[workers(comm).owned], workers(comm))["val_loss"]
+        rank_task = NodeClassification(weights)
+        rank_task.begin(workers(comm))
+        return rank_task.measure(out[workers(comm).owned], workers(comm))["val_loss"]
 
-    found, rows = Threads.run(work, 3), torch.from_numpy(graph.split == Split.VAL)
+    results, rows = Threads.run(work, 3), torch.from_numpy(graph.split == Split.VAL)
     each = nn.functional.cross_entropy(out[rows], torch.from_numpy(labels)[rows], weight=factors, reduction="none")
-    assert found == pytest.approx([float(each.mean())] * 3)
+    assert results == pytest.approx([float(each.mean())] * 3)
     task.begin(
         make_workers(graph, Grid(1, 1, 1), whole=False)(Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0))
     )
@@ -230,10 +230,10 @@ def test_labels_that_teach_little_are_named_on_all_ranks(labels: Any, names: Any
     split = np.where(labels >= 0, PLAIN.split, Split.NONE).astype(np.int8)
     graph = dataclasses.replace(PLAIN, labels=labels, split=split, class_names=names)
     workers = make_workers(graph, Grid(3, 1, 1), whole=False)
-    found = Threads.run(lambda comm: NodeClassification().label_warnings(workers(comm), names), 3)
-    assert found == [found[0]] * 3
-    assert len(found[0]) == len(expected)
-    assert all(re.search(text, line) for text, line in zip(expected, found[0], strict=True)), found[0]
+    results = Threads.run(lambda comm: NodeClassification().label_warnings(workers(comm), names), 3)
+    assert results == [results[0]] * 3
+    assert len(results[0]) == len(expected)
+    assert all(re.search(text, line) for text, line in zip(expected, results[0], strict=True)), results[0]
 
 
 @pytest.mark.slow
@@ -259,9 +259,9 @@ def test_new_data_may_lack_classes_and_a_list_may_not() -> None:
         )
     )
     assert task.losses(torch.zeros(2, 3), torch.tensor([0, 1])).shape == (2,)
-    named = dataclasses.replace(PLAIN, class_names=("cat", "cow", "dog"))
+    named_graph = dataclasses.replace(PLAIN, class_names=("cat", "cow", "dog"))
     with pytest.raises(UserError, match=r"has 2 numbers, expected one for each of 3 classes \(cat, cow, dog\)"):
-        NodeClassification([1, 2]).prepare(named)
+        NodeClassification([1, 2]).prepare(named_graph)
     task = NodeClassification([1, 2, 3, 4])
     task.begin(
         make_workers(PLAIN, Grid(1, 1, 1), whole=False)(Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0))
@@ -295,11 +295,11 @@ def test_accuracies_count_labelled_nodes_of_all_ranks() -> None:
     right = nn.functional.one_hot(torch.tensor(graph.labels).clamp(min=0), 3).double()
     right[5] = right[5].roll(1)
     workers = make_workers(graph, Grid(3, 1, 1), whole=False)
-    found = Threads.run(lambda comm: NodeClassification().measure(right[workers(comm).owned], workers(comm)), 3)
+    results = Threads.run(lambda comm: NodeClassification().measure(right[workers(comm).owned], workers(comm)), 3)
     for index, name in enumerate(("train", "val", "test")):
         count = int(((graph.split == index + 1) & graph.labelled).sum())
-        expected = (count - int(graph.split[5] == index + 1)) / count
-        assert [figures[f"{name}_accuracy"] for figures in found] == [expected] * 3
+        reference = (count - int(graph.split[5] == index + 1)) / count
+        assert [figures[f"{name}_accuracy"] for figures in results] == [reference] * 3
 
 
 CLASSES, SETS, FLOATS = np.zeros(48, np.int64), np.ones((48, 2), bool), np.ones(48, np.float32)
@@ -347,8 +347,8 @@ def test_names_joined_by_semicolons_are_several_classes_for_multilabel(tmp_path:
     assert graph.class_names == ("a;b", "b", "c; a")  # to other tasks each is one class
     read, _ = Multilabel().prepare(graph)
     assert read.class_names == ("a", "b", "c")
-    expected = [[1, 1, 0], [0, 1, 0], [0, 0, 0], [1, 0, 1]]
-    np.testing.assert_array_equal(read.labels, np.array(expected, bool))
+    reference = [[1, 1, 0], [0, 1, 0], [0, 0, 0], [1, 0, 1]]
+    np.testing.assert_array_equal(read.labels, np.array(reference, bool))
 
 
 def test_numbers_and_sets_are_read_from_folders(tmp_path: Path) -> None:
@@ -387,11 +387,13 @@ def test_multilabel_reads_floating_zeros_and_ones() -> None:
 
 
 def test_generated_labels_have_the_form_that_was_asked_for() -> None:
-    made = {kind: Synthetic(num_nodes=200, num_edges=800, targets=kind).load() for kind in ("classes", "number")}
+    graphs_by_name = {
+        kind: Synthetic(num_nodes=200, num_edges=800, targets=kind).load() for kind in ("classes", "number")
+    }
     classes = Synthetic(num_nodes=200, num_edges=800).load().labels
-    assert made["classes"].labels[np.arange(200), classes].all()
-    assert made["classes"].labels.sum() > 200
-    number, csc = made["number"].labels, made["number"].csc
+    assert graphs_by_name["classes"].labels[np.arange(200), classes].all()
+    assert graphs_by_name["classes"].labels.sum() > 200
+    number, csc = graphs_by_name["number"].labels, graphs_by_name["number"].csc
     near = csc.indices[csc.indptr[7] : csc.indptr[8]]
     assert number[7] == pytest.approx(np.mean([classes[7], *classes[near]]) / 10)
 
@@ -474,11 +476,11 @@ def test_logarithms_are_learned_and_every_door_returns_the_labels_unit(tmp_path:
             np.abs(np.load(folder / "predictions.npy") - graph.labels)[160:].mean(), rel=1e-4
         )
     assert scores["log"] < 0.5 * scores["standard"]
-    expected = np.load(tmp_path / "log/predictions.npy")
-    loaded = gnnkit.load(tmp_path / "log").eval()
+    reference = np.load(tmp_path / "log/predictions.npy")
+    trained_model = gnnkit.load(tmp_path / "log").eval()
     with torch.no_grad():
-        np.testing.assert_allclose(loaded(graph)[:, 0].numpy(), expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(trained_model(graph)[:, 0].numpy(), reference, rtol=1e-4, atol=1e-4)
     gnnkit.export(tmp_path / "log", tmp_path / "model.pt2")
     ends = torch.from_numpy(np.stack([np.arange(199), np.arange(1, 200)]))
     exported = torch.export.load(tmp_path / "model.pt2").module()(x=torch.from_numpy(x), edge_index=ends)
-    np.testing.assert_allclose(exported[:, 0].detach().numpy(), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(exported[:, 0].detach().numpy(), reference, rtol=1e-4, atol=1e-4)

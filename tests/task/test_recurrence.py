@@ -28,7 +28,7 @@ def test_each_rule_reads_only_what_came_before(events: list[tuple[int, int, int]
     rules = Recurrence(table, 4, 2)
     scores = rules.scores(np.array(candidates)[None], np.array([now]))
     before = [event for event in events if event[2] < now]
-    expected = {
+    reference = {
         "edgebank": [int(any(event[:2] == pair for event in before)) for pair in candidates],
         "window": [int(any(event[:2] == pair and event[2] >= now - 2 for event in before)) for pair in candidates],
         "recency": [last_of([event[2] for event in before if event[:2] == pair]) for pair in candidates],
@@ -40,7 +40,7 @@ def test_each_rule_reads_only_what_came_before(events: list[tuple[int, int, int]
         ],
     }
     assert tuple(scores) == RULES
-    for rule, values in expected.items():
+    for rule, values in reference.items():
         np.testing.assert_array_equal(np.unique(values, return_inverse=True)[1], scores[rule][0])
 
 
@@ -79,5 +79,5 @@ def test_messages_of_students_recur_as_published(negatives: str, data_folder: Pa
     rules = Recurrence(links.events, links.num_nodes, WEEK)
     for rule, scores in rules.scores(pairs, events[:, 2]).items():
         if rule in PUBLISHED[negatives]:
-            expected = pytest.approx(PUBLISHED[negatives][rule], abs=0.04)
-            assert ranking(torch.from_numpy(scores))["mrr"] == expected, rule
+            reference = pytest.approx(PUBLISHED[negatives][rule], abs=0.04)
+            assert ranking(torch.from_numpy(scores))["mrr"] == reference, rule

@@ -53,15 +53,17 @@ def drawn_outputs(graph: Graph, width: int = 2) -> Tensor:
     return 3 * (noise + 0.7 * (F.one_hot(labels, width) if labels.ndim == 1 else labels.double()))
 
 
-def calibrated(task: ClassTask, graph: Graph, outputs: Tensor, grid: Grid = ONE) -> list[tuple[LabelFacts, Any, Any]]:
+def calibrate_ranks(
+    task: ClassTask, graph: Graph, outputs: Tensor, grid: Grid = ONE
+) -> list[tuple[LabelFacts, Any, Any]]:
     """Returns what each rank has chosen, its lines, and its details."""
 
     def work(worker: Any) -> tuple[LabelFacts, Any, Any]:
-        own = type(task)(**keys_of(task))
-        own.begin(worker)
+        rank_task = type(task)(**keys_of(task))
+        rank_task.begin(worker)
         rows = outputs[torch.from_numpy(worker.owned.astype(np.int64))]
-        lines = own.calibrate(rows, worker)
-        return own.facts(), lines, own.details(rows, worker)
+        lines = rank_task.calibrate(rows, worker)
+        return rank_task.facts(), lines, rank_task.details(rows, worker)
 
     return on_ranks(task.prepare(graph)[0], grid, work)
 
@@ -75,22 +77,22 @@ def keys_of(task: ClassTask) -> dict[str, Any]:
 def test_the_threshold_has_the_best_f1(seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     scores = (torch.rand(60, generator=draw, dtype=torch.float64) * 20).round() / 20  # with ties
-    wanted = (torch.rand(60, generator=draw) < 0.3 * scores).long()
+    is_target = (torch.rand(60, generator=draw) < 0.3 * scores).long()
 
     def f1(threshold: float) -> float:
-        predicted = scores >= threshold
-        return float(2 * wanted[predicted].sum() / (predicted.sum() + wanted.sum()))
+        is_predicted = scores >= threshold
+        return float(2 * is_target[is_predicted].sum() / (is_predicted.sum() + is_target.sum()))
 
-    assert f1(best_threshold(scores, wanted)) == max(f1(float(score)) for score in scores)
-    assert best_threshold(scores, torch.zeros_like(wanted)) == 0.5
-    assert best_threshold(torch.full_like(scores, 0.1), wanted) == 0.5
+    assert f1(best_threshold(scores, is_target)) == max(f1(float(score)) for score in scores)
+    assert best_threshold(scores, torch.zeros_like(is_target)) == 0.5
+    assert best_threshold(torch.full_like(scores, 0.1), is_target) == 0.5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, "balanced"])
 def test_probabilities_fit_the_validation_nodes(weights: Any) -> None:
     graph = customers()
-    ((facts, lines, details),) = calibrated(NodeClassification(weights), graph, outputs := drawn_outputs(graph))
+    ((facts, lines, details),) = calibrate_ranks(NodeClassification(weights), graph, outputs := drawn_outputs(graph))
     factors = torch.tensor(facts.class_weights or (1.0, 1.0), dtype=torch.float64)
     val = torch.from_numpy(graph.split == Split.VAL)
     logits, labels = (outputs - factors.log())[val], torch.from_numpy(graph.labels)[val]
@@ -99,12 +101,12 @@ def test_probabilities_fit_the_validation_nodes(weights: Any) -> None:
         prior = PRIOR * (np.exp(log_inverse) - log_inverse)
         return float(F.cross_entropy(logits * np.exp(log_inverse), labels, reduction="sum")) + prior
 
-    expected = np.exp(-minimize_scalar(nll, bounds=(-3, 3), method="bounded", options={"xatol": 1e-10}).x)
+    reference = np.exp(-minimize_scalar(nll, bounds=(-3, 3), method="bounded", options={"xatol": 1e-10}).x)
     assert lines == []
-    assert details["calibration"]["temperature"] == pytest.approx(expected, rel=1e-5)
+    assert details["calibration"]["temperature"] == pytest.approx(reference, rel=1e-5)
     assert details["calibration"]["test_error"] < details["calibration"]["test_error_uncalibrated"]
-    chosen, raw = facts.in_unit(outputs)[val].softmax(1), outputs[val].softmax(1)
-    for name, rows in (("val_error", chosen), ("val_error_uncalibrated", raw)):
+    choice, raw = facts.in_unit(outputs)[val].softmax(1), outputs[val].softmax(1)
+    for name, rows in (("val_error", choice), ("val_error_uncalibrated", raw)):
         error = multiclass_calibration_error(rows.float(), labels, num_classes=2, n_bins=BINS)
         assert details["calibration"][name] == pytest.approx(float(error), abs=1e-5)
 
@@ -114,30 +116,33 @@ def test_a_rare_class_is_weighted_by_the_root_of_its_share(share: float, factors
     graph = customers(share=share)
     counts = np.bincount(graph.labels[graph.split == Split.TRAIN])
     for grid in (ONE, Grid(3, 1, 1)):
-        for facts, _, _ in calibrated(NodeClassification(), graph, drawn_outputs(graph), grid):
-            expected = np.sqrt(counts.sum() / 2 / counts) if factors else None
-            assert facts.class_weights == (None if expected is None else pytest.approx(expected, rel=1e-12))
-    trained = NodeClassification()
-    trained.recall(LabelFacts())
-    on_ranks(graph, ONE, trained.begin)
-    assert trained.facts().class_weights is None  # of new data that have a rare class
+        for facts, _, _ in calibrate_ranks(NodeClassification(), graph, drawn_outputs(graph), grid):
+            reference = np.sqrt(counts.sum() / 2 / counts) if factors else None
+            assert facts.class_weights == (None if reference is None else pytest.approx(reference, rel=1e-12))
+    new_task = NodeClassification()
+    new_task.recall(LabelFacts())
+    on_ranks(graph, ONE, new_task.begin)
+    assert new_task.facts().class_weights is None  # of new data that have a rare class
 
 
 @pytest.mark.parametrize("rare", [0, 1])
 def test_the_table_is_that_of_the_rare_class(rare: int) -> None:
     graph = customers(rare)
-    ((facts, _, details),) = calibrated(NodeClassification(), graph, outputs := drawn_outputs(graph))
+    ((facts, _, details),) = calibrate_ranks(NodeClassification(), graph, outputs := drawn_outputs(graph))
     assert facts.thresholds is not None
     assert details["threshold"] == {rare: facts.thresholds[rare]}
     assert sum(facts.thresholds) == pytest.approx(1)
     assert details["thresholds"]["class"] == rare
     for split, code in (("val", Split.VAL), ("test", Split.TEST)):
         rows = torch.from_numpy(graph.split == code)
-        scores, wanted = facts.in_unit(outputs)[rows].softmax(1)[:, rare], torch.from_numpy(graph.labels == rare)[rows]
+        scores, is_target = (
+            facts.in_unit(outputs)[rows].softmax(1)[:, rare],
+            torch.from_numpy(graph.labels == rare)[rows],
+        )
         for row in details["thresholds"][split]:
-            predicted = scores >= row["threshold"]
-            assert row["precision"] == pytest.approx(float(binary_precision(predicted.long(), wanted.long())))
-            assert row["recall"] == pytest.approx(float(binary_recall(predicted.long(), wanted.long())))
+            is_predicted = scores >= row["threshold"]
+            assert row["precision"] == pytest.approx(float(binary_precision(is_predicted.long(), is_target.long())))
+            assert row["recall"] == pytest.approx(float(binary_recall(is_predicted.long(), is_target.long())))
             if row["threshold"] == facts.thresholds[rare]:
                 assert row["f1"] == pytest.approx(details["per_class"][split][rare]["f1"])
     best = max(row["f1"] for row in details["thresholds"]["val"])
@@ -151,9 +156,9 @@ def test_ranks_choose_what_one_process_chooses(task: ClassTask) -> None:
         odd = np.random.default_rng(1).random(N) < 0.4
         graph = replace(graph, labels=np.stack([odd, graph.labels == 1], 1), class_names=None)
     outputs = drawn_outputs(graph)
-    ((facts, _, details),) = calibrated(task, graph, outputs)
+    ((facts, _, details),) = calibrate_ranks(task, graph, outputs)
     for grid in (Grid(2, 1, 1), Grid(3, 1, 1)):
-        for other, _, others in calibrated(task, graph, outputs, grid):
+        for other, _, others in calibrate_ranks(task, graph, outputs, grid):
             for name in ("mean", "deviation", "thresholds", "shares"):
                 assert getattr(other, name) == pytest.approx(getattr(facts, name), rel=1e-10), name
             assert others["calibration"] == pytest.approx(details["calibration"], rel=1e-10)
@@ -170,7 +175,7 @@ def test_thresholds_follow_the_keys() -> None:
         (NodeClassification(calibration=None), graph, True, False),
         (Multilabel(), replace(even, labels=np.eye(2, dtype=bool)[even.labels], class_names=None), None, False),
     ):
-        ((facts, lines, _),) = calibrated(task, data, drawn_outputs(data))
+        ((facts, lines, _),) = calibrate_ranks(task, data, drawn_outputs(data))
         assert ((facts.thresholds is not None), (facts.deviation is not None)) == (bool(threshold), scale), keys_of(
             task
         )
@@ -184,12 +189,12 @@ def test_a_number_is_the_threshold_of_the_smaller_class() -> None:
     graph = customers()
     names = replace(graph, labels=np.where(graph.labels < 0, -1, 1 - graph.labels), class_names=None)
     for data, number in ((graph, 1), (names, 0)):  # the rare class is the second one, or the first
-        ((facts, _, details),) = calibrated(NodeClassification(threshold=0.2), data, drawn_outputs(data))
+        ((facts, _, details),) = calibrate_ranks(NodeClassification(threshold=0.2), data, drawn_outputs(data))
         assert facts.thresholds is not None
         assert facts.thresholds[number] == details["threshold"][number] == 0.2
         assert details["thresholds"]["class"] == number
     sets = replace(graph, labels=np.eye(2, dtype=bool)[graph.labels.clip(0)], class_names=None)
-    ((_, _, details),) = calibrated(Multilabel(threshold=0.2), sets, drawn_outputs(sets))
+    ((_, _, details),) = calibrate_ranks(Multilabel(threshold=0.2), sets, drawn_outputs(sets))
     assert details["threshold"] == {0: 0.2, 1: 0.2}
 
 
@@ -197,10 +202,10 @@ def test_nothing_is_chosen_without_validation_nodes() -> None:
     graph = customers()
     graph = replace(graph, split=np.where(graph.split == Split.VAL, Split.TRAIN, graph.split))
     for task, lines in ((NodeClassification(), 1), (NodeClassification(threshold=None, calibration=None), 0)):
-        ((facts, found, _),) = calibrated(task, graph, drawn_outputs(graph))
+        ((facts, actual, _),) = calibrate_ranks(task, graph, drawn_outputs(graph))
         assert facts.thresholds is facts.mean is None
-        assert len(found) == lines
-        assert all("the validation split is empty" in line for line in found)
+        assert len(actual) == lines
+        assert all("the validation split is empty" in line for line in actual)
 
 
 def test_a_number_decides_between_two_classes_only() -> None:
@@ -221,7 +226,7 @@ def test_a_saved_model_decides_as_its_run(tmp_path: Path) -> None:
             write=["predictions", "probabilities"],
             **KEYS | {"report": True},
         )
-        predicted = gnnkit.predict(
+        predictions = gnnkit.predict(
             run.folder, graph, folder=tmp_path / "new", comm="threads", write=["predictions", "probabilities"]
         )
     threshold, rows = run["threshold"]["fraud"], np.load(run.folder / "probabilities.npy")
@@ -231,7 +236,7 @@ def test_a_saved_model_decides_as_its_run(tmp_path: Path) -> None:
     assert np.array_equal(labels, rows[:, 1] >= threshold)
     for name in ("predictions", "probabilities"):
         np.testing.assert_allclose(
-            np.load(predicted.folder / f"{name}.npy"), np.load(run.folder / f"{name}.npy"), atol=1e-5
+            np.load(predictions.folder / f"{name}.npy"), np.load(run.folder / f"{name}.npy"), atol=1e-5
         )
     np.testing.assert_allclose(gnnkit.load(run.folder)(graph).detach().softmax(1), rows, atol=1e-5)
     with within_process():

@@ -27,9 +27,9 @@ def run(folder: Path, batch_size: int, workers: int = 1, **keys: Any) -> Any:
     """Batches without noise: all neighbours, no dropout, an order of the seed."""
     trainer = {**TRAINER, **keys.pop("trainer", {})}
     strategy = {"name": "individual_sample", "batch_size": batch_size}
-    chosen = {"sampler": "full", "model": {"name": "sage", "dropout": 0.0}, "threads": 1}
-    chosen |= BARE | keys
-    return gnnkit.train(small_graph(), strategy=strategy, workers=workers, trainer=trainer, folder=folder, **chosen)
+    run_keys = {"sampler": "full", "model": {"name": "sage", "dropout": 0.0}, "threads": 1}
+    run_keys |= BARE | keys
+    return gnnkit.train(small_graph(), strategy=strategy, workers=workers, trainer=trainer, folder=folder, **run_keys)
 
 
 def parameters(folder: Path) -> dict[str, Any]:
@@ -63,9 +63,9 @@ def test_three_batches_make_the_step_of_one_three_times_as_large(
     small = run(tmp_path / "small", 4 // workers, workers, trainer={"accumulate": 3}, **keys)
     assert small["train_loss"] == pytest.approx(large["train_loss"], rel=1e-10)
     assert small["exact"] is False, "batches are approximate"
-    found = parameters(tmp_path / "small")
+    actual = parameters(tmp_path / "small")
     for name, value in parameters(large.folder).items():
-        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(actual[name], value, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -131,6 +131,6 @@ class Counted:
 
 
 def test_the_last_batches_of_an_epoch_make_a_step_of_their_own() -> None:
-    found = list(accumulate_batches(map(Counted, (1, 2, 3, 4, 5)), 2))  # type: ignore[arg-type]
-    assert [batch.total for batch in found] == [3, 3, 7, 7, 5]
-    assert [batch.update for batch in found] == ["accumulate", "synchronise"] * 2 + ["synchronise"]
+    actual = list(accumulate_batches(map(Counted, (1, 2, 3, 4, 5)), 2))  # type: ignore[arg-type]
+    assert [batch.total for batch in actual] == [3, 3, 7, 7, 5]
+    assert [batch.update for batch in actual] == ["accumulate", "synchronise"] * 2 + ["synchronise"]

@@ -17,7 +17,7 @@ from gnnkit.testing import check_callback
 from gnnkit.training import checkpoint
 from tests.cases import few
 from tests.jobs.test_train import small_graph
-from tests.training.test_own_models import Own, logged, seeded
+from tests.training.test_own_models import Own, make_seeded, read_logged
 
 RANKS: list[dict[str, Any]] = [{"comm": "threads"}, {"comm": "gloo"}, {"comm": "gloo", "sync": "leader"}]
 on_ranks = few("keys", RANKS, default=[RANKS[0]])
@@ -25,8 +25,8 @@ on_ranks = few("keys", RANKS, default=[RANKS[0]])
 
 def run(folder: Path, *callbacks: Any, **keys: Any) -> Any:
     trainer = {"max_epochs": 6, "precision": 64, "check_val_every_n_epoch": 1, **keys.pop("trainer", {})}
-    chosen = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads", "logger": "csv", **keys}
-    return gnnkit.train(small_graph(), folder=folder, trainer=trainer, callbacks=callbacks, report=False, **chosen)
+    run_keys = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads", "logger": "csv", **keys}
+    return gnnkit.train(small_graph(), folder=folder, trainer=trainer, callbacks=callbacks, report=False, **run_keys)
 
 
 class Shrink(L.Callback):
@@ -98,7 +98,7 @@ def test_early_stopping_of_lightning_ends_all_ranks_after_the_same_epoch(tmp_pat
             self.plain.linear = torch.nn.Linear(8, 3)
 
     stop = theirs.EarlyStopping("uneven", mode="max", patience=1)
-    result = run(tmp_path / "run", stop, model=seeded(Uneven), trainer={"max_epochs": 20}, **keys)
+    result = run(tmp_path / "run", stop, model=make_seeded(Uneven), trainer={"max_epochs": 20}, **keys)
     assert result["epochs"] == 4
 
 
@@ -115,17 +115,17 @@ def test_the_rate_falls_on_a_plateau_on_all_ranks_and_in_resumed_runs(
     keys = {"schedule": "plateau", "monitor": monitor, "lr": 3.0}
     keys |= {"optimizer": "sgd", "max_epochs": 6, "check_val_every_n_epoch": 2 if monitor == "val_loss" else 1}
     one = run(tmp_path / "one", "learning_rate", workers=1, trainer=keys)
-    rates = logged(tmp_path / "one", "lr")
+    rates = read_logged(tmp_path / "one", "lr")
     assert len(rates) == 6
     assert rates[-1] < rates[0] == 3.0
     if monitor == "val_loss":
         assert rates[0::2] == rates[1::2], "evaluations decide, every second epoch"
     many = run(tmp_path / "many", "learning_rate", trainer=keys)
-    assert logged(tmp_path / "many", "lr") == rates
+    assert read_logged(tmp_path / "many", "lr") == rates
     assert many["train_loss"] == pytest.approx(one["train_loss"], rel=1e-9)
     run(tmp_path / "first", trainer={**keys, "max_epochs": 4})
     run(tmp_path / "rest", "learning_rate", trainer={**keys, "resume": str(tmp_path / "first")})
-    assert logged(tmp_path / "rest", "lr") == rates[4:]
+    assert read_logged(tmp_path / "rest", "lr") == rates[4:]
 
 
 @pytest.mark.slow

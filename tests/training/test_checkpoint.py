@@ -77,8 +77,8 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_counts(
     loaded, file, damaged = checkpoint.load_whole(path)
     assert (loaded["number"], file.name) == (1, "last-1.json")
     assert len(damaged) == (1 if path.exists() else 0)
-    told = checkpoint.use_newest_whole(path)
-    assert told == (True, damaged)
+    message = checkpoint.use_newest_whole(path)
+    assert message == (True, damaged)
     assert numbers(path) == [1]
     assert checkpoint.list_checkpoints(path) == [path]
     checkpoint.save(state(3), path, 2)
@@ -155,9 +155,9 @@ def copies_at_lines(folder: Path, copies: Path, save: Callable[[], None]) -> Ite
         nonlocal before, number
         if frame.f_code.co_filename not in ours:
             return None
-        found = {path.name: path.lstat() for path in folder.iterdir()}
-        if event == "line" and found != before:
-            before, number = found, number + 1
+        results = {path.name: path.lstat() for path in folder.iterdir()}
+        if event == "line" and results != before:
+            before, number = results, number + 1
             shutil.copytree(folder, copies / f"{number:04}")
         return trace
 
@@ -174,13 +174,13 @@ def test_a_save_that_is_killed_at_any_line_leaves_the_checkpoints_before_or_the_
     path = tmp_path / "run/last.json"
     for number in (1, 2):
         checkpoint.save(state(number), path, 2)
-    left = [
+    remaining = [
         numbers(copy / path.name)
         for copy in copies_at_lines(path.parent, tmp_path / "copies", lambda: checkpoint.save(state(3), path, 2))
     ]
-    assert len(left) > 10
-    assert all(found[0] in (2, 3) and 2 in found for found in left)
-    assert (left[0], left[-1]) == ([2, 1], [3, 2])
+    assert len(remaining) > 10
+    assert all(found[0] in (2, 3) and 2 in found for found in remaining)
+    assert (remaining[0], remaining[-1]) == ([2, 1], [3, 2])
 
 
 def test_a_writer_that_was_given_up_changes_nothing(tmp_path: Path) -> None:
@@ -236,11 +236,11 @@ class Pair(NamedTuple):
 
 
 def test_a_state_comes_back_as_it_was_and_other_values_are_refused(tmp_path: Path) -> None:
-    given = {"shape": torch.Size([2, 3]), "pair": (1, [None, "a", True, 0.5]), 7: {"x": torch.arange(3)}}
-    checkpoint.save(given, tmp_path / "last.json")
-    found = checkpoint.load(tmp_path / "last.json")
-    assert found[7].pop("x").tolist() == given[7].pop("x").tolist()  # type: ignore[attr-defined]
-    assert found == given
+    run_keys = {"shape": torch.Size([2, 3]), "pair": (1, [None, "a", True, 0.5]), 7: {"x": torch.arange(3)}}
+    checkpoint.save(run_keys, tmp_path / "last.json")
+    actual = checkpoint.load(tmp_path / "last.json")
+    assert actual[7].pop("x").tolist() == run_keys[7].pop("x").tolist()  # type: ignore[attr-defined]
+    assert actual == run_keys
     for value, told in (
         ({"a": {1}}, "/a is a set"),
         ([Pair(1)], "/0 is a Pair"),

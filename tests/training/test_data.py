@@ -87,23 +87,23 @@ def data(**keys: Any) -> GraphDataModule:
 def test_a_trainer_takes_the_data_module_in_all_four(tmp_path: Path) -> None:
     model, graph = Classifier(), small_graph()
     best = ModelCheckpoint(tmp_path, monitor="val_loss")
-    own = trainer(tmp_path, callbacks=[best, EarlyStopping("val_loss", patience=3)], num_sanity_val_steps=0)
-    own.fit(model, datamodule=data())
+    user_trainer = trainer(tmp_path, callbacks=[best, EarlyStopping("val_loss", patience=3)], num_sanity_val_steps=0)
+    user_trainer.fit(model, datamodule=data())
     assert sorted(model.seen["train"]) == sorted(nodes(Split.TRAIN) * 3)
     assert model.seen["train"][: len(nodes(Split.TRAIN))] != nodes(Split.TRAIN)
     assert model.seen["val"] == nodes(Split.VAL) * 3
     assert Path(best.best_model_path).exists()
-    (validated,) = own.validate(model, datamodule=data(), verbose=False)
-    (tested,) = own.test(model, datamodule=data(), verbose=False)
+    (validated,) = user_trainer.validate(model, datamodule=data(), verbose=False)
+    (tested,) = user_trainer.test(model, datamodule=data(), verbose=False)
     assert model.seen["test"] == nodes(Split.TEST)
     assert 0 < validated["val_loss"] < 2
-    predicted = own.predict(model, datamodule=data())
-    assert predicted is not None
-    assert torch.cat([seeds for seeds, _ in predicted]).tolist() == list(range(graph.num_nodes))
-    logits = torch.cat([rows for _, rows in predicted])
+    predictions = user_trainer.predict(model, datamodule=data())
+    assert predictions is not None
+    assert torch.cat([seeds for seeds, _ in predictions]).tolist() == list(range(graph.num_nodes))
+    logits = torch.cat([rows for _, rows in predictions])
     test = torch.tensor(nodes(Split.TEST))
-    expected = F.cross_entropy(logits[test], torch.from_numpy(graph.labels)[test])
-    assert tested["test_loss"] == pytest.approx(float(expected), rel=1e-5)
+    reference = F.cross_entropy(logits[test], torch.from_numpy(graph.labels)[test])
+    assert tested["test_loss"] == pytest.approx(float(reference), rel=1e-5)
 
 
 @pytest.mark.slow
@@ -113,15 +113,15 @@ def test_loaders_alone_serve_a_trainer_too(tmp_path: Path) -> None:
         split: Loader(graph, FullSampler(1), graph.split == split, 7, shuffle=split == Split.TRAIN)
         for split in (Split.TRAIN, Split.VAL, Split.TEST)
     }
-    own = trainer(tmp_path, num_sanity_val_steps=1, enable_checkpointing=False)
-    own.fit(model, loaders[Split.TRAIN], loaders[Split.VAL])
+    user_trainer = trainer(tmp_path, num_sanity_val_steps=1, enable_checkpointing=False)
+    user_trainer.fit(model, loaders[Split.TRAIN], loaders[Split.VAL])
     assert sorted(model.seen["train"]) == sorted(nodes(Split.TRAIN) * 3)
-    own.validate(model, loaders[Split.VAL], verbose=False)
-    own.test(model, loaders[Split.TEST], verbose=False)
+    user_trainer.validate(model, loaders[Split.VAL], verbose=False)
+    user_trainer.test(model, loaders[Split.TEST], verbose=False)
     assert model.seen["test"] == nodes(Split.TEST)
-    predicted = own.predict(model, loaders[Split.TEST])
-    assert predicted is not None
-    assert torch.cat([seeds for seeds, _ in predicted]).tolist() == nodes(Split.TEST)
+    predictions = user_trainer.predict(model, loaders[Split.TEST])
+    assert predictions is not None
+    assert torch.cat([seeds for seeds, _ in predictions]).tolist() == nodes(Split.TEST)
 
 
 RANKS: dict[str, Any] = {"devices": 2, "strategy": "ddp_fork", "num_sanity_val_steps": 0, "enable_checkpointing": False}
@@ -147,18 +147,20 @@ def test_two_ranks_of_ddp_share_every_split(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("SEEN", str(tmp_path))
 
     def work() -> None:
-        own = trainer(tmp_path, **RANKS)
-        own.fit(Classifier(), datamodule=data())
-        own.predict(Classifier(), datamodule=data(), return_predictions=False)
+        user_trainer = trainer(tmp_path, **RANKS)
+        user_trainer.fit(Classifier(), datamodule=data())
+        user_trainer.predict(Classifier(), datamodule=data(), return_predictions=False)
 
     in_fork(work, tmp_path)
-    expected = {"train": nodes(Split.TRAIN) * 3, "val": nodes(Split.VAL) * 3}
-    expected["predict"] = list(range(small_graph().num_nodes))
+    reference = {"train": nodes(Split.TRAIN) * 3, "val": nodes(Split.VAL) * 3}
+    reference["predict"] = list(range(small_graph().num_nodes))
     stages = {"train": "fit", "val": "fit", "predict": "predict"}
-    for split, ids in expected.items():
-        one, other = (json.loads((tmp_path / f"{stages[split]}-{rank}.json").read_text())[split] for rank in range(2))
-        assert sorted(one + other) == sorted(ids), split
-        assert min(len(one), len(other)) > 0
+    for split, ids in reference.items():
+        first, second = (
+            json.loads((tmp_path / f"{stages[split]}-{rank}.json").read_text())[split] for rank in range(2)
+        )
+        assert sorted(first + second) == sorted(ids), split
+        assert min(len(first), len(second)) > 0
 
 
 def test_what_the_trainer_decides_is_refused() -> None:
@@ -175,9 +177,9 @@ def test_what_the_trainer_decides_is_refused() -> None:
 def test_every_loss_of_every_rank_is_a_mean_over_some_node(num_nodes: int, batch_size: int) -> None:
     """Whatever the sizes, so that no rank's NaN reaches the others through DDP."""
     split = np.repeat(np.array([Split.TRAIN, Split.VAL, Split.TEST], np.int8), num_nodes)
-    whole = np.zeros(small_graph().num_nodes, np.int8)
-    whole[: len(split)] = split
-    graph = replace(small_graph(), split=whole)
+    full_graph = np.zeros(small_graph().num_nodes, np.int8)
+    full_graph[: len(split)] = split
+    graph = replace(small_graph(), split=full_graph)
     for world_size in (2, 3, 4):
         batches: dict[str, list[list[list[int]]]] = {}  # seeds by rank, batch
         for rank in range(world_size):
@@ -187,12 +189,12 @@ def test_every_loss_of_every_rank_is_a_mean_over_some_node(num_nodes: int, batch
                 loader = getattr(module, f"{name}_dataloader")()
                 batches.setdefault(name, []).append([batch.seeds.tolist() for batch in loader])
         for name, of_ranks in batches.items():
-            assert len({len(own) for own in of_ranks}) == 1, "all ranks take as many steps"
-            seeds = [seed for own in of_ranks for batch in own for seed in batch]
+            assert len({len(of_rank) for of_rank in of_ranks}) == 1, "all ranks take as many steps"
+            seeds = [seed for of_rank in of_ranks for batch in of_rank for seed in batch]
             if name == "predict":
                 assert sorted(seeds) == list(range(graph.num_nodes))
             else:
-                assert all(batch for own in of_ranks for batch in own)
+                assert all(batch for of_rank in of_ranks for batch in of_rank)
                 assert {*seeds} == {*np.flatnonzero(graph.split == SPLITS[name]).tolist()}
 
 

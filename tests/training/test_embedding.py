@@ -69,18 +69,20 @@ def train(
     scratch: Path | None = None,
 ) -> Trained:
     """Takes steps as the trainer does, without Lightning. Collective."""
-    own, chosen = copy.deepcopy(MODELS[model]), strategy()
-    chosen.check(worker.sampler, 2)
-    chosen.setup(worker, own)
+    replica, choice = copy.deepcopy(MODELS[model]), strategy()
+    choice.check(worker.sampler, 2)
+    choice.setup(worker, replica)
     rows = LearnedRows(worker.shard, WIDTH, worker.comm, worker.dtype, worker.seed)
-    embedding, first = Embedding(rows, chosen.tally), rows.owned.detach().clone()
-    evaluation = Evaluation.of(worker, own, 1e-3, scratch, rows)
-    module = TrainingModule(own, chosen, worker, evaluation, embedding=embedding, optimizer="sgd", lr=1, weight_decay=0)
-    optimizer, sync = make(own.parameters()), AllReduce()
+    embedding, first = Embedding(rows, choice.tally), rows.owned.detach().clone()
+    evaluation = Evaluation.of(worker, replica, 1e-3, scratch, rows)
+    module = TrainingModule(
+        replica, choice, worker, evaluation, embedding=embedding, optimizer="sgd", lr=1, weight_decay=0
+    )
+    optimizer, sync = make(replica.parameters()), AllReduce()
     sync.setup(module, worker.comm)
     losses, read, epoch = [], [], 0
     while len(losses) < STEPS:
-        for batch in chosen.batches(epoch):
+        for batch in choice.batches(epoch):
             optimizer.zero_grad()
             module.training_step(batch, 0).backward()
             sync.step(module, optimizer, batch.share)
@@ -89,9 +91,11 @@ def train(
             assert batch.nodes is not None
             read.append(np.array(batch.nodes))
         epoch += 1
-    chosen.close()
-    logits = evaluation.logits(own)
-    numbers = torch.cat([worker.comm.all_reduce(torch.stack(losses)), parameters_to_vector(own.parameters()).detach()])
+    choice.close()
+    logits = evaluation.logits(replica)
+    numbers = torch.cat(
+        [worker.comm.all_reduce(torch.stack(losses)), parameters_to_vector(replica.parameters()).detach()]
+    )
     state = embedding.state_dict()["optimizer"]["state"]
     moments = [value for kept in state.values() for value in kept.values() if isinstance(value, Tensor)]
     return Trained(owned(worker), first, rows.owned.detach(), logits, numbers, read, moments)
@@ -147,9 +151,9 @@ def test_rows_losses_parameters_and_logits_are_those_of_one_rank(
     name: str, grid: Grid, make: Callable[..., Optimizer]
 ) -> None:
     model = GCN if make is adam else GraphSAGE
-    found, expected = runs(name, grid, make=make, model=model), runs(name, ONE, make=make, model=model)
-    check_same(found, expected)
-    assert float((expected[0].rows - expected[0].first).abs().max()) > 1e-3
+    actual, reference = runs(name, grid, make=make, model=model), runs(name, ONE, make=make, model=model)
+    check_same(actual, reference)
+    assert float((reference[0].rows - reference[0].first).abs().max()) > 1e-3
 
 
 @pytest.mark.slow
@@ -161,15 +165,15 @@ def test_rows_of_a_shared_graph_are_also_evaluated_layer_by_layer(tmp_path: Path
 @pytest.mark.slow
 @few("name", ["shared", "partitioned", "joint"], default=["joint"])
 def test_rows_that_no_batch_reads_keep_their_bits_and_moments(name: str) -> None:
-    found = runs(name, Grid(3, 1, 1))
-    read = np.unique(np.concatenate([nodes for each in found for nodes in each.read]))
-    for each in found:
-        idle = torch.from_numpy(~np.isin(each.nodes.numpy(), read))
-        assert torch.equal(each.rows[idle], each.first[idle])
-        assert all(not moment[idle].any() for moment in each.moments)
-        moved = (each.rows != each.first).any(1)
-        assert bool(moved[~idle].all()) or not len(moved)
-    assert 0 < sum(int((~np.isin(each.nodes.numpy(), read)).sum()) for each in found) < GRAPH.num_nodes
+    actual = runs(name, Grid(3, 1, 1))
+    read = np.unique(np.concatenate([nodes for result in actual for nodes in result.read]))
+    for result in actual:
+        idle = torch.from_numpy(~np.isin(result.nodes.numpy(), read))
+        assert torch.equal(result.rows[idle], result.first[idle])
+        assert all(not moment[idle].any() for moment in result.moments)
+        has_moved = (result.rows != result.first).any(1)
+        assert bool(has_moved[~idle].all()) or not len(has_moved)
+    assert 0 < sum(int((~np.isin(result.nodes.numpy(), read)).sum()) for result in actual) < GRAPH.num_nodes
 
 
 @pytest.mark.slow
@@ -207,8 +211,8 @@ def test_the_first_rows_are_of_variance_1_over_width_and_follow_from_seed_and_no
     assert torch.equal(one, three)
     assert float(one.mean()) == pytest.approx(0, abs=0.002)
     assert float(one.var()) == pytest.approx(1 / 64, rel=0.02)
-    other = by_node(on_ranks(graph, ONE, functools.partial(first, seed=2)))
-    assert not torch.equal(one, other)
+    second = by_node(on_ranks(graph, ONE, functools.partial(first, seed=2)))
+    assert not torch.equal(one, second)
 
 
 def test_a_scale_is_the_deviation_of_the_first_rows_and_changes_nothing_else() -> None:
@@ -229,8 +233,8 @@ def test_batches_made_ahead_read_the_rows_of_their_own_step() -> None:
         on_ranks(GRAPH, Grid(3, 1, 1), lambda worker, n=n: train(worker, lambda: strategy(n)), sampler=sampler)
         for n in (4, 1)
     )
-    for one, other in zip(ahead, late, strict=True):
-        assert torch.equal(one.rows, other.rows)
+    for first, second in zip(ahead, late, strict=True):
+        assert torch.equal(first.rows, second.rows)
 
 
 @pytest.mark.slow
@@ -260,9 +264,9 @@ def test_rows_go_on_from_a_state_to_the_bit() -> None:
             return rows.owned.detach().clone()
 
         step(0)
-        saved = checkpoint.unpack(checkpoint.pack(embedding.state_dict()))
+        state = checkpoint.unpack(checkpoint.pack(embedding.state_dict()))
         first = step(1)
-        embedding.load_state_dict(saved, optimizer)
+        embedding.load_state_dict(state, optimizer)
         return first, step(1)
 
     sampler = NeighborSampler([3, 3], threads=1)
@@ -275,8 +279,10 @@ TINY = {"comm": "threads", "threads": 1, "types": "ignore", "model": {"name": "s
 
 def job(folder: Path, *, strategy: Any, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
     options = {"max_epochs": 2, "precision": 64, "check_val_every_n_epoch": 2, **(trainer or {})}
-    chosen = {"sampler": {"name": "neighbor", "fanouts": [3, 2]}} if strategy != "vertex_centric" else {}
-    return gnnkit.train(GRAPH, strategy=strategy, folder=folder, trainer=options, **{**BARE, **TINY, **chosen, **keys})
+    run_keys = {"sampler": {"name": "neighbor", "fanouts": [3, 2]}} if strategy != "vertex_centric" else {}
+    return gnnkit.train(
+        GRAPH, strategy=strategy, folder=folder, trainer=options, **{**BARE, **TINY, **run_keys, **keys}
+    )
 
 
 @pytest.mark.slow
@@ -293,9 +299,9 @@ def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(tmp_path: Path, str
     parameters = gnnkit.load(tmp_path / "half").parameters()
     assert half["num_parameters"] == sum(p.numel() for p in parameters) + 3 * GRAPH.num_nodes
     job(tmp_path / "rest", trainer={"resume": str(tmp_path / "half")}, **keys)
-    whole, rest = (np.load(tmp_path / name / "embedding.npy") for name in ("whole", "rest"))
-    assert whole.shape == (GRAPH.num_nodes, 3)
-    np.testing.assert_array_equal(whole, rest)
+    full_run, remainder = (np.load(tmp_path / name / "embedding.npy") for name in ("whole", "rest"))
+    assert full_run.shape == (GRAPH.num_nodes, 3)
+    np.testing.assert_array_equal(full_run, remainder)
     with pytest.raises(UserError, match=r"^inputs=degree differs from learned in the checkpoint"):
         job(
             tmp_path / "other",
@@ -309,10 +315,10 @@ def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(tmp_path: Path, str
 @few("comm", ["threads", "gloo"], default=["threads"])
 @few("name", ["vertex_centric", "individual_sample", "joint_sample"], default=["joint_sample"])
 def test_verify_compares_learned_rows_of_ranks_with_one_rank(tmp_path: Path, name: str, comm: str) -> None:
-    drawn = [] if name == "vertex_centric" else ["strategy.batch_size=20", "sampler.fanouts=[3,2]"]
-    overrides = [f"strategy={name}", *drawn, "dataset=synthetic", "dataset.num_nodes=120", "job=verify"]
-    composed = compose([*overrides, "inputs=learned", "embedding=6", "workers=2", f"comm={comm}", "threads=1"])
-    result = start(Order(settle(composed), folder=tmp_path / "run"))
+    sample = [] if name == "vertex_centric" else ["strategy.batch_size=20", "sampler.fanouts=[3,2]"]
+    overrides = [f"strategy={name}", *sample, "dataset=synthetic", "dataset.num_nodes=120", "job=verify"]
+    config = compose([*overrides, "inputs=learned", "embedding=6", "workers=2", f"comm={comm}", "threads=1"])
+    result = start(Order(settle(config), folder=tmp_path / "run"))
     assert result["verified"] is True
     assert result["largest_difference"]["embedding"] < 1e-10
 
@@ -339,8 +345,8 @@ def test_a_graph_without_features_is_refused_with_what_to_do(tmp_path: Path) -> 
 
 def test_degrees_are_features_when_asked_for() -> None:
     made: Graph = with_inputs(GRAPH, "degree")
-    expected = np.stack([np.log1p(np.bincount(_destinations(GRAPH), minlength=40)), np.ones(40)], axis=1)
-    np.testing.assert_allclose(made.features, expected, rtol=1e-6)
+    reference = np.stack([np.log1p(np.bincount(_destinations(GRAPH), minlength=40)), np.ones(40)], axis=1)
+    np.testing.assert_allclose(made.features, reference, rtol=1e-6)
 
 
 def _destinations(graph: Graph) -> Ids:
@@ -421,5 +427,5 @@ def test_dense_gradients_move_rows_like_sparse_ones() -> None:
 
 @pytest.mark.parametrize(("keys", "width"), [([], 16), (["embedding=8"], 8)], ids=["task", "embedding"])
 def test_learned_rows_are_as_wide_as_the_vectors_of_link_prediction(keys: list[str], width: int) -> None:
-    chosen = ["strategy=vertex_centric", "inputs=learned", "task=link_prediction", "task.width=16"]
-    assert settle(compose([*chosen, *keys])).embedding == width
+    overrides = ["strategy=vertex_centric", "inputs=learned", "task=link_prediction", "task.width=16"]
+    assert settle(compose([*overrides, *keys])).embedding == width

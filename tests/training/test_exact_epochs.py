@@ -55,10 +55,10 @@ def run(
     folder: Path, trainer: dict[str, Any], *, data: Graph | None = None, **keys: Any
 ) -> tuple[dict[str, Any], Tensor]:
     """Trains three workers. Returns the result and the last parameters."""
-    chosen: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads"}
-    chosen |= {"partition": "1d", "model": {"name": "gcn", "hidden": 5, "dropout": 0.0}, **BARE, **keys}
+    run_keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads"}
+    run_keys |= {"partition": "1d", "model": {"name": "gcn", "hidden": 5, "dropout": 0.0}, **BARE, **keys}
     trainer = {"precision": 64, "monitor": None, "lr": 0.05} | trainer
-    result = gnnkit.train(data or small_graph(), folder=folder, trainer=trainer, **chosen)
+    result = gnnkit.train(data or small_graph(), folder=folder, trainer=trainer, **run_keys)
     state = checkpoint.load(folder / "checkpoints/last.json")["state_dict"]
     return dict(result), torch.cat([value.flatten() for value in state.values()])
 
@@ -70,10 +70,10 @@ DEFAULT = ("supersteps", "pipelined", "ssp", "preset averages")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name if name in DEFAULT else exhaustive(name) for name in SCHEMES])
 def test_exact_epochs_only_are_the_exact_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, expected = run(tmp_path / "exact", {"max_epochs": 6})
+    _, reference = run(tmp_path / "exact", {"max_epochs": 6})
     monkeypatch.setattr(Phases, "is_exact", lambda *_: True)
-    result, found = run(tmp_path / "run", {"max_epochs": 6}, **SCHEMES[name])
-    assert float((found - expected).abs().max()) <= 1e-10
+    result, actual = run(tmp_path / "run", {"max_epochs": 6}, **SCHEMES[name])
+    assert float((actual - reference).abs().max()) <= 1e-10
     assert result["drift"] == 0
 
 
@@ -86,10 +86,10 @@ def test_mini_batches_have_full_graph_steps_on_request(
     trainer = {"max_epochs": 6, "exact_shares": [0.2, 0.2]}
     assert run(tmp_path / "shares", trainer, **keys)[0]["schedule"]["approximate"] == 4
     assert run(tmp_path / "auto", {"max_epochs": 6}, **keys)[0]["schedule"] is None
-    _, expected = run(tmp_path / "exact", {"max_epochs": 6})
+    _, reference = run(tmp_path / "exact", {"max_epochs": 6})
     monkeypatch.setattr(Phases, "is_exact", lambda *_: True)
-    _, found = run(tmp_path / "run", trainer, **keys)
-    assert float((found - expected).abs().max()) <= 1e-10
+    _, result = run(tmp_path / "run", trainer, **keys)
+    assert float((result - reference).abs().max()) <= 1e-10
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_mini_batches_have_full_graph_steps_on_request(
 def test_the_schedule_is_printed_and_kept(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A loss that explodes changes nothing, and some epochs are approximate."""
     trainer = {"max_epochs": 10, "lr": 5.0}
-    result, found = run(tmp_path / "run", trainer, **SCHEMES[name])
+    result, actual = run(tmp_path / "run", trainer, **SCHEMES[name])
     counts = {key: result["schedule"][key] for key in ("start", "approximate", "finish")}
     if name == "quantized":
         assert counts == {"start": 0, "approximate": 10, "finish": 0}
@@ -106,7 +106,7 @@ def test_the_schedule_is_printed_and_kept(name: str, tmp_path: Path, capfd: pyte
         line = "schedule of 10 epochs: 1 to 1 exact, 2 to 8 approximate, 9 to 10 exact (trainer.exact_shares=auto)"
         assert capfd.readouterr().out.count(line) == 1
     if name not in TIMED:
-        assert not torch.equal(found, run(tmp_path / "exact", trainer)[1])
+        assert not torch.equal(actual, run(tmp_path / "exact", trainer)[1])
 
 
 @pytest.mark.slow
@@ -119,10 +119,10 @@ def test_the_schedule_is_printed_and_kept(name: str, tmp_path: Path, capfd: pyte
 def test_a_run_resumes_to_the_bit_in_every_phase(name: str, epoch: int, tmp_path: Path) -> None:
     """Epochs 0 and 8 to 9 are exact."""
     trainer = {"max_epochs": 10, "check_val_every_n_epoch": 4, "keep_checkpoints": 20, "checkpoint_every": 1}
-    result, expected = run(tmp_path / "run", trainer, **SCHEMES[name])
+    result, reference = run(tmp_path / "run", trainer, **SCHEMES[name])
     (resume,) = (path for path in (tmp_path / "run/checkpoints").glob("*.json") if epoch_of(path) == epoch)
-    again, resumed = run(tmp_path / "rest", {**trainer, "resume": str(resume)}, **SCHEMES[name])
-    assert torch.equal(resumed, expected)
+    again, resumed_run = run(tmp_path / "rest", {**trainer, "resume": str(resume)}, **SCHEMES[name])
+    assert torch.equal(resumed_run, reference)
     assert again["schedule"]["gradients"] == result["schedule"]["gradients"]
 
 
@@ -157,14 +157,14 @@ def test_a_run_measures_its_gradients_against_exact_ones_and_stays_the_same(
     keys: dict[str, Any], cosine: float, epochs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = {"max_epochs": 10, "check_val_every_n_epoch": 3, "exact_shares": [0, 0.1]}
-    result, found = run(tmp_path / "run", trainer, **keys)
-    measured = result["schedule"]["gradients"]
-    assert [epoch for epoch, _, _ in measured] == epochs
-    assert all(cosine <= each <= 1 + 1e-12 and 0.2 < ratio < 5 for _, each, ratio in measured)
-    assert min(each for _, each, _ in measured) < 1 - 1e-12
+    result, actual = run(tmp_path / "run", trainer, **keys)
+    gradients = result["schedule"]["gradients"]
+    assert [epoch for epoch, _, _ in gradients] == epochs
+    assert all(cosine <= each <= 1 + 1e-12 and 0.2 < ratio < 5 for _, each, ratio in gradients)
+    assert min(each for _, each, _ in gradients) < 1 - 1e-12
     monkeypatch.setattr(TrainingModule, "look_at_gradient", lambda *_, **__: None)
     if keys.get("comm") is None:
-        assert torch.equal(run(tmp_path / "other", trainer, **keys)[1], found)
+        assert torch.equal(run(tmp_path / "other", trainer, **keys)[1], actual)
 
 
 @pytest.mark.slow
@@ -178,9 +178,9 @@ def test_workers_without_common_edges_have_the_exact_gradient(name: str, tmp_pat
     loops = Graph(CSC.from_edges(nodes, nodes, len(nodes)), graph.features, graph.labels, graph.split)
     trainer = {"max_epochs": 10, "check_val_every_n_epoch": 3, "exact_shares": [0, 0.1], "lr": 1e-15}
     result, _ = run(tmp_path / "run", trainer, data=loops, **SCHEMES[name])
-    measured = torch.tensor(result["schedule"]["gradients"], dtype=torch.float64)
-    assert measured[:, 0].tolist() == ([5, 8] if name == "supersteps" else [3, 6, 9])
-    assert float((measured[:, 1:] - 1).abs().max()) <= 1e-9
+    gradients = torch.tensor(result["schedule"]["gradients"], dtype=torch.float64)
+    assert gradients[:, 0].tolist() == ([5, 8] if name == "supersteps" else [3, 6, 9])
+    assert float((gradients[:, 1:] - 1).abs().max()) <= 1e-9
 
 
 class OwnStep(L.LightningModule):

@@ -20,7 +20,7 @@ from tests.runs import BARE
 
 
 def run(folder: Path, **keys: Any) -> Any:
-    given = {
+    run_keys = {
         "strategy": "vertex_centric",
         "workers": 2,
         "comm": "threads",
@@ -30,7 +30,7 @@ def run(folder: Path, **keys: Any) -> Any:
         **BARE,
         **keys,
     }
-    return gnnkit.train(random_graph(), folder=folder, **given)
+    return gnnkit.train(random_graph(), folder=folder, **run_keys)
 
 
 def attention(in_features: int, num_classes: int) -> nn.Module:

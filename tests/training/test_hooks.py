@@ -19,7 +19,7 @@ from gnnkit.errors import UserError
 from gnnkit.training import hooks
 from gnnkit.training.metrics import gather_everywhere
 from tests.cases import exhaustive
-from tests.training.test_own_models import CLASSES, Own, logged, seeded, train
+from tests.training.test_own_models import CLASSES, Own, make_seeded, read_logged, train
 
 RANKS: list[dict[str, Any]] = [
     {"comm": "threads", "workers": 3},
@@ -66,14 +66,14 @@ class Measured(Own):
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[float]], Any]:
     """What one rank logs, and what its test step does."""
     folder = tmp_path_factory.mktemp("measured") / "one"
-    one = train(seeded(Measured), folder, 1, trainer=EVERY)
-    expected = {name: logged(folder, name) for name in ("seen", "own_loss", "right", "area", "val_loss")}
-    assert expected["right"] == logged(folder, "val_accuracy")
-    assert expected["own_loss"] == pytest.approx(expected["val_loss"], rel=1e-6)
-    assert len(expected["seen"]) == 4
-    assert len(expected["area"]) == 2
+    one = train(make_seeded(Measured), folder, 1, trainer=EVERY)
+    reference = {name: read_logged(folder, name) for name in ("seen", "own_loss", "right", "area", "val_loss")}
+    assert reference["right"] == read_logged(folder, "val_accuracy")
+    assert reference["own_loss"] == pytest.approx(reference["val_loss"], rel=1e-6)
+    assert len(reference["seen"]) == 4
+    assert len(reference["area"]) == 2
     assert one["test_step"] == {"tested": pytest.approx(one["test_accuracy"])}
-    return expected, one["test_step"]
+    return reference, one["test_step"]
 
 
 @pytest.mark.slow
@@ -81,9 +81,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[f
 def test_steps_and_metrics_of_a_model_are_about_all_ranks(
     tmp_path: Path, measured: tuple[dict[str, list[float]], Any], keys: dict[str, Any]
 ) -> None:
-    many = train(seeded(Measured), tmp_path / "run", trainer=EVERY, **keys)
+    many = train(make_seeded(Measured), tmp_path / "run", trainer=EVERY, **keys)
     for name, values in measured[0].items():
-        assert logged(tmp_path / "run", name) == pytest.approx(values, rel=1e-6), name
+        assert read_logged(tmp_path / "run", name) == pytest.approx(values, rel=1e-6), name
     assert many["test_step"] == measured[1]
 
 
@@ -140,7 +140,7 @@ def noted(folder: Path, **keys: Any) -> list[list[str]]:
     (folder / "notes").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NOTES", str(folder / "notes"))
-        train(seeded(Noting), folder / "run", trainer=EVERY | {"max_epochs": 2}, **keys)
+        train(make_seeded(Noting), folder / "run", trainer=EVERY | {"max_epochs": 2}, **keys)
     return [path.read_text().splitlines() for path in sorted((folder / "notes").iterdir())]
 
 
@@ -167,8 +167,8 @@ def test_hooks_are_called_on_all_ranks_in_the_order_of_lightning(
     assert len(notes) == keys["workers"]
     for rank, lines in enumerate(notes):
         steps_here = keys.get("sync") != "leader" or rank == 0
-        expected = alone if steps_here else [line for line in alone if "before_step" not in line]
-        assert lines == expected, rank
+        reference = alone if steps_here else [line for line in alone if "before_step" not in line]
+        assert lines == reference, rank
 
 
 class Clipping(Own):
@@ -182,8 +182,8 @@ class Clipping(Own):
 def clipped(tmp_path_factory: pytest.TempPathFactory) -> float:
     """The loss of one rank whose model clips gradients."""
     folder = tmp_path_factory.mktemp("clipped")
-    one = train(seeded(Clipping), folder / "one", 1, trainer=EVERY)
-    free = train(seeded(Own), folder / "free", 1, trainer=EVERY)
+    one = train(make_seeded(Clipping), folder / "one", 1, trainer=EVERY)
+    free = train(make_seeded(Own), folder / "free", 1, trainer=EVERY)
     assert one["train_loss"] != pytest.approx(free["train_loss"], rel=1e-6)
     return float(one["train_loss"])
 
@@ -191,7 +191,7 @@ def clipped(tmp_path_factory: pytest.TempPathFactory) -> float:
 @pytest.mark.slow
 @on_ranks
 def test_a_model_clips_the_gradient_of_all_ranks(tmp_path: Path, clipped: float, keys: dict[str, Any]) -> None:
-    many = train(seeded(Clipping), tmp_path / "run", trainer=EVERY, **keys)
+    many = train(make_seeded(Clipping), tmp_path / "run", trainer=EVERY, **keys)
     assert many["train_loss"] == pytest.approx(clipped, rel=1e-10)
 
 
@@ -213,7 +213,7 @@ class Following(Own):
 
 
 def rates(folder: Path) -> list[float]:
-    return logged(folder, "lr")
+    return read_logged(folder, "lr")
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def test_a_rate_follows_a_value_of_evaluations(
 ) -> None:
     """The value does not move, so the rate halves after each further evaluation."""
     monkeypatch.setattr(Following, "monitor", monitor)
-    train(seeded(Following), tmp_path / "run", trainer=EVERY | {"max_epochs": 7}, callback="learning_rate", **keys)
+    train(make_seeded(Following), tmp_path / "run", trainer=EVERY | {"max_epochs": 7}, callback="learning_rate", **keys)
     assert rates(tmp_path / "run") == pytest.approx([1e-6] * 4 + [5e-7] * 2 + [2.5e-7])
 
 
@@ -236,7 +236,7 @@ def test_a_rate_that_follows_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"ReduceLROnPlateau: monitor=val_acuracy is logged by nothing, there are: .*val_acc"
     ):
-        train(seeded(Lost), tmp_path / "run", 2, trainer=EVERY)
+        train(make_seeded(Lost), tmp_path / "run", 2, trainer=EVERY)
 
 
 REFUSED: dict[str, Any] = {
@@ -255,7 +255,7 @@ REFUSED: dict[str, Any] = {
 def test_a_hook_that_would_not_be_called_is_refused_by_name(tmp_path: Path, hook: str) -> None:
     kind = type("Hooked", (Own,), {hook: REFUSED[hook]})
     with pytest.raises(UserError, match=f"model=Hooked: the hook {hook} is not called: .*leave it out"):
-        train(seeded(kind), tmp_path / "run", 1)
+        train(make_seeded(kind), tmp_path / "run", 1)
     assert not (tmp_path / "run/workers.jsonl").exists()
 
 
@@ -271,9 +271,9 @@ def test_manual_optimisation_and_two_optimisers_are_refused(tmp_path: Path) -> N
             return [torch.optim.SGD(self.parameters(), lr=1.0), torch.optim.Adam(self.parameters())]
 
     with pytest.raises(UserError, match="model=Manual: automatic_optimization=False"):
-        train(seeded(Manual), tmp_path / "manual", 1)
+        train(make_seeded(Manual), tmp_path / "manual", 1)
     with pytest.raises(UserError, match="model=Two: configure_optimizers gives 2 optimisers"):
-        train(seeded(Two), tmp_path / "two", 1)
+        train(make_seeded(Two), tmp_path / "two", 1)
 
 
 @pytest.mark.slow
@@ -283,7 +283,7 @@ def test_a_step_of_an_evaluation_says_what_it_gets(tmp_path: Path) -> None:
             self(batch.x, batch.adjacencies)
 
     with pytest.raises(UserError, match=r"batch\.x: validation_step and test_step get batch\.logits"):
-        train(seeded(Usual), tmp_path / "run", 1, trainer=EVERY)
+        train(make_seeded(Usual), tmp_path / "run", 1, trainer=EVERY)
 
 
 @pytest.mark.slow
@@ -293,7 +293,7 @@ def test_the_hyperparameters_of_a_model_are_written(tmp_path: Path) -> None:
             super().__init__()
             self.save_hyperparameters()
 
-    train(seeded(Named), tmp_path / "run", 1, logger=["csv", "tensorboard"])
+    train(make_seeded(Named), tmp_path / "run", 1, logger=["csv", "tensorboard"])
     for folder in ("csv", "tensorboard"):
         text = (tmp_path / "run" / folder / "hparams.yaml").read_text()
         assert "width: 7" in text
@@ -310,12 +310,12 @@ def test_hooks_where_servers_step_and_steps_of_other_tasks_are_refused() -> None
             pass
 
     servers, here = SimpleNamespace(steps_here=False), SimpleNamespace(steps_here=True)
-    hooks.check(seeded(Seeing), here, True)  # type: ignore[arg-type]
-    hooks.check(seeded(Judging), servers, True)  # type: ignore[arg-type]
+    hooks.check(make_seeded(Seeing), here, True)  # type: ignore[arg-type]
+    hooks.check(make_seeded(Judging), servers, True)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="model=Seeing: the hook on_before_optimizer_step is not called where servers"):
-        hooks.check(seeded(Seeing), servers, True)  # type: ignore[arg-type]
+        hooks.check(make_seeded(Seeing), servers, True)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="model=Judging: the hook validation_step needs a task about nodes"):
-        hooks.check(seeded(Judging), here, False)  # type: ignore[arg-type]
+        hooks.check(make_seeded(Judging), here, False)  # type: ignore[arg-type]
 
 
 def test_no_rank_ends_an_epoch_alone() -> None:
@@ -325,7 +325,7 @@ def test_no_rank_ends_an_epoch_alone() -> None:
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> int:
             return self.answer
 
-    module = SimpleNamespace(model=seeded(Ending))
+    module = SimpleNamespace(model=make_seeded(Ending))
     hooks.OwnHooks.on_train_batch_start(module, None, 0)  # type: ignore[arg-type]
     module.model.answer = -1
     with pytest.raises(UserError, match="model=Ending: on_train_batch_start returns -1 to end an epoch, which other"):
@@ -333,11 +333,11 @@ def test_no_rank_ends_an_epoch_alone() -> None:
 
 
 def test_a_callback_sees_the_gradient_before_the_model_clips_it() -> None:
-    seen = []
+    values = []
 
     class Watching(L.Callback):
         def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-            seen.append(float(weight.grad))  # type: ignore[arg-type]
+            values.append(float(weight.grad))  # type: ignore[arg-type]
 
     class Halving(Own):
         def configure_gradient_clipping(self, optimizer: Any, *_: Any) -> None:
@@ -346,7 +346,7 @@ def test_a_callback_sees_the_gradient_before_the_model_clips_it() -> None:
     weight = torch.nn.Parameter(torch.tensor(1.0))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     trainer = SimpleNamespace(callbacks=[L.Callback(), Watching()], optimizers=[optimizer])
-    hooks.before_step(SimpleNamespace(model=seeded(Halving), trainer=trainer), None)
+    hooks.before_step(SimpleNamespace(model=make_seeded(Halving), trainer=trainer), None)
     weight.grad = torch.tensor(0.5)
     optimizer.step()
-    assert (seen, float(weight)) == ([0.5], 0.75)
+    assert (values, float(weight)) == ([0.5], 0.75)

@@ -48,7 +48,7 @@ def test_a_training_node_is_an_input_or_predicted_in_an_epoch_never_both() -> No
     shard = next(iter(cut_all(random_graph(), Partition(np.zeros(40, np.int32), None, Grid(1, 1, 1)))))
     batch, worker = make_batch(labels), Worker(comm, shard, torch.float64, 0)
     inputs = LabelInputs(0.3, CLASSES)
-    seen = []
+    values = []
     for epoch in range(3):
         filled = inputs.fill(batch, worker, epoch)
         assert isinstance(filled.x, torch.Tensor)
@@ -58,9 +58,9 @@ def test_a_training_node_is_an_input_or_predicted_in_an_epoch_never_both() -> No
         torch.testing.assert_close(filled.labels, batch.labels[filled.rows])
         assert filled.total == len(filled.rows)
         assert visible.float().mean() == pytest.approx(0.3, abs=0.05)
-        seen.append(visible)
+        values.append(visible)
         torch.testing.assert_close(filled.x, inputs.fill(batch, worker, epoch).x)
-    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(values[0], values[1])
 
 
 @pytest.mark.slow
@@ -103,8 +103,8 @@ def test_rows_of_the_loss_are_rows_of_their_nodes(
 
     monkeypatch.setattr(LabelInputs, "fill", checked)
     keys = {"batch_size": 12} if strategy != "vertex_centric" else {}
-    chosen = {"strategy": {"name": strategy, **keys}, "workers": 2, "label_inputs": 0.5}
-    train_on_threads(labelled_graph(), "sage", tmp_path / "run", 2, **chosen)
+    run_keys = {"strategy": {"name": strategy, **keys}, "workers": 2, "label_inputs": 0.5}
+    train_on_threads(labelled_graph(), "sage", tmp_path / "run", 2, **run_keys)
     assert set(called) == {0, 1}
 
 

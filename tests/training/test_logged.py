@@ -22,7 +22,7 @@ from gnnkit.training.evaluated import Evaluated
 from gnnkit.training.logged import REDUCTIONS, LoggedValue, over_ranks
 from tests.cases import exhaustive
 from tests.runs import BARE
-from tests.training.test_own_models import CLASSES, WIDTH, Own, logged, seeded
+from tests.training.test_own_models import CLASSES, WIDTH, Own, make_seeded, read_logged
 from tests.waiting import GUARD
 
 
@@ -32,11 +32,11 @@ def value(number: float, weight: float, reduce: str = "mean") -> LoggedValue:
 
 def test_values_join_by_their_weights_and_empty_ones_do_not_count() -> None:
     ones = [(1.0, 2.0), (4.0, 1.0), (math.nan, 0.0)]
-    for reduce, expected in {"mean": 2.0, "sum": 5.0, "min": 1.0, "max": 4.0}.items():
+    for reduce, reference in {"mean": 2.0, "sum": 5.0, "min": 1.0, "max": 4.0}.items():
         for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
             first, *others = (value(*ones[place], reduce) for place in order)
-            assert first.merge(others).value == expected
-            assert first.merge(others[:1]).merge(others[1:]).value == expected, "in any groups"
+            assert first.merge(others).value == reference
+            assert first.merge(others[:1]).merge(others[1:]).value == reference, "in any groups"
     for reduce in REDUCTIONS:
         assert math.isnan(value(1.0, 1, reduce).merge([value(math.nan, 1, reduce)]).value), "of a rank with rows"
         assert value(3.0, 0, reduce).merge([value(3.0, 0, reduce)]).value in (3.0, 6.0), "no rank has rows"
@@ -60,10 +60,10 @@ def one_sided_graph(split: int = 2) -> Graph:
 
 
 def train(folder: Path, model: Any, *callbacks: Any, **keys: Any) -> Any:
-    given: dict[str, Any] = {"strategy": "vertex_centric", "partition": "contiguous", "threads": 1, "workers": 2}
-    given |= {"comm": {"name": "threads", "timeout": GUARD}, **BARE} | keys
-    trainer = {"max_epochs": 8, "precision": 64, "checkpoint": False, **given.pop("trainer", {})}
-    return gnnkit.train(one_sided_graph(), model=model, folder=folder, callbacks=callbacks, trainer=trainer, **given)
+    run_keys: dict[str, Any] = {"strategy": "vertex_centric", "partition": "contiguous", "threads": 1, "workers": 2}
+    run_keys |= {"comm": {"name": "threads", "timeout": GUARD}, **BARE} | keys
+    trainer = {"max_epochs": 8, "precision": 64, "checkpoint": False, **run_keys.pop("trainer", {})}
+    return gnnkit.train(one_sided_graph(), model=model, folder=folder, callbacks=callbacks, trainer=trainer, **run_keys)
 
 
 class Watched(Own):
@@ -136,13 +136,13 @@ def test_early_stopping_sees_one_figure_on_all_ranks_and_that_of_one_worker(
     for name, more in {"one": {"workers": 1}, "many": keys}.items():
         (tmp_path / f"{name}-notes").mkdir()
         stop = theirs.EarlyStopping("own_val_loss", patience=2)
-        result = train(tmp_path / name, seeded(model), stop, Notes(tmp_path / f"{name}-notes"), **more)
+        result = train(tmp_path / name, make_seeded(model), stop, Notes(tmp_path / f"{name}-notes"), **more)
         assert result["epochs"] == 8, "the loss falls in all epochs"
         assert result["stopped"] is None
-    seen = [np.loadtxt(path) for path in sorted(tmp_path.glob("*-notes/seen*"))]
-    assert len(seen) == 1 + int(keys.get("workers", 2))
-    for each in seen:
-        np.testing.assert_allclose(each, seen[-1], rtol=1e-5)
+    values = [np.loadtxt(path) for path in sorted(tmp_path.glob("*-notes/seen*"))]
+    assert len(values) == 1 + int(keys.get("workers", 2))
+    for each in values:
+        np.testing.assert_allclose(each, values[-1], rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_a_callback_that_ends_training_is_named(
     tmp_path: Path, workers: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stop = theirs.EarlyStopping("own_val_loss", patience=1, mode="max")
-    result = train(tmp_path / "run", seeded(Watched), stop, workers=workers)
+    result = train(tmp_path / "run", make_seeded(Watched), stop, workers=workers)
     assert result["epochs"] == 2
     assert result["stopped"].startswith("callback=EarlyStopping: ended after epoch 2: Monitored metric own_val_loss")
     assert result["stopped"] in capfd.readouterr().err
@@ -194,9 +194,9 @@ def test_one_rank_that_wants_to_stop_ends_training_of_all_after_the_epoch(
     keys: dict[str, Any] = {"strategy": {"name": "joint_sample", "batch_size": 4}}
     keys |= {"sampler": {"name": "neighbor", "fanouts": [3]}}
     if of_model:
-        result = train(tmp_path / "run", seeded(made), **keys)
+        result = train(tmp_path / "run", make_seeded(made), **keys)
     else:
-        result = train(tmp_path / "run", seeded(Sampled), made(), **keys)
+        result = train(tmp_path / "run", make_seeded(Sampled), made(), **keys)
     assert result["epochs"] == (1 if hook in ("on_fit_start", "on_train_start") else 2)
     assert "a callback has set trainer.should_stop" in result["stopped"]
 
@@ -215,7 +215,9 @@ class Telling(Own):
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_loggers_get_the_figure_of_an_epoch_over_all_ranks(tmp_path: Path) -> None:
-    train(tmp_path / "run", seeded(Telling), logger="csv", trainer={"log_every_n_steps": 1, "max_epochs": 2})
+    train(tmp_path / "run", make_seeded(Telling), logger="csv", trainer={"log_every_n_steps": 1, "max_epochs": 2})
     rows = int(np.count_nonzero(np.asarray(one_sided_graph().split) == 1))
-    assert logged(tmp_path / "run", "rows") == logged(tmp_path / "run", "synced") == [rows, rows]
-    assert logged(tmp_path / "run", "both_epoch")[0] > logged(tmp_path / "run", "both_step")[0], "rank 1 has more rows"
+    assert read_logged(tmp_path / "run", "rows") == read_logged(tmp_path / "run", "synced") == [rows, rows]
+    assert read_logged(tmp_path / "run", "both_epoch")[0] > read_logged(tmp_path / "run", "both_step")[0], (
+        "rank 1 has more rows"
+    )

@@ -40,13 +40,13 @@ def run(folder: Path, **keys: Any) -> Any:
 
 def curves(path: Path) -> dict[str, list[int]]:
     """Returns the steps of each curve of a CSV."""
-    found: dict[str, list[int]] = {}
+    results: dict[str, list[int]] = {}
     with path.open() as file:
         for row in csv.DictReader(file):
             for name, value in row.items():
                 if value:
-                    found.setdefault(name, []).append(int(row["step"]))
-    return found
+                    results.setdefault(name, []).append(int(row["step"]))
+    return results
 
 
 @pytest.mark.slow
@@ -54,10 +54,10 @@ def curves(path: Path) -> dict[str, list[int]]:
 def test_curves_are_few_and_begin_at_the_same_step(tmp_path: Path) -> None:
     """However many workers there are. TensorBoard has the same ones."""
     run(tmp_path / "run", workers=3)
-    found = curves(tmp_path / "run/csv/metrics.csv")
-    assert set(found) == CURVES
-    assert found["train_loss"] == found["seconds/compute"] == [0, 1, 2, 3]
-    assert found["val_loss"] == [1, 3]
+    actual = curves(tmp_path / "run/csv/metrics.csv")
+    assert set(actual) == CURVES
+    assert actual["train_loss"] == actual["seconds/compute"] == [0, 1, 2, 3]
+    assert actual["val_loss"] == [1, 3]
     for folder in ("csv", "tensorboard"):
         settings = yaml.safe_load((tmp_path / "run" / folder / "hparams.yaml").read_text())
         assert settings["model"]["name"] == "gcn"

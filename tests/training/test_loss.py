@@ -53,7 +53,7 @@ class Own(L.LightningModule):
 
 
 def run(folder: Path, kind: str, **keys: Any) -> Any:
-    given = {
+    run_keys = {
         "strategy": "vertex_centric",
         "workers": 2,
         "comm": "threads",
@@ -63,7 +63,7 @@ def run(folder: Path, kind: str, **keys: Any) -> Any:
         **BARE,
         **keys,
     }
-    return gnnkit.train(random_graph(), folder=folder, model=Own(kind), trainer={"max_epochs": 2}, **given)
+    return gnnkit.train(random_graph(), folder=folder, model=Own(kind), trainer={"max_epochs": 2}, **run_keys)
 
 
 SAMPLED = {

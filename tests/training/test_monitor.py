@@ -35,8 +35,8 @@ PATIENCE = 3
 
 def run(folder: Path, monitor: str | None, **keys: Any) -> dict[str, Any]:
     graph = keys.pop("graph", None) or small_graph()
-    given = {"max_epochs": 60, "precision": 64, "lr": 0.1, "check_val_every_n_epoch": 2, "monitor": monitor}
-    trainer = {**given, **({"patience": PATIENCE} if monitor else {}), **keys.pop("trainer", {})}
+    run_keys = {"max_epochs": 60, "precision": 64, "lr": 0.1, "check_val_every_n_epoch": 2, "monitor": monitor}
+    trainer = {**run_keys, **({"patience": PATIENCE} if monitor else {}), **keys.pop("trainer", {})}
     chosen = {
         "strategy": "vertex_centric",
         "workers": 2,
@@ -158,22 +158,24 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(
     tmp_path: Path, monitor: str, keys: dict[str, Any], every: dict[str, int]
 ) -> None:
     """Also from the middle of an epoch, whose loss is known in part."""
-    whole = run(tmp_path / "whole", monitor, model=lambda *widths: BreaksOff(*widths, 10**6), **keys)
-    assert whole["stopped"]
+    full_run = run(tmp_path / "whole", monitor, model=lambda *widths: BreaksOff(*widths, 10**6), **keys)
+    assert full_run["stopped"]
     steps = checkpoint.load(tmp_path / "whole/checkpoints/last.json")["global_step"] - 2
     with pytest.raises(RuntimeError, match="broken off"):
         run(tmp_path / "broken", monitor, model=lambda *widths: BreaksOff(*widths, steps), trainer=every, **keys)
-    saved = checkpoint.load(tmp_path / "broken/checkpoints/last.json")
-    assert saved["monitor"]["waited"] > 0
-    assert bool(saved["step"]) == bool(keys)
+    state = checkpoint.load(tmp_path / "broken/checkpoints/last.json")
+    assert state["monitor"]["waited"] > 0
+    assert bool(state["step"]) == bool(keys)
     if monitor == "train_loss":
         lines = [json.loads(line) for line in (tmp_path / "whole/workers.jsonl").read_text().splitlines()]
-        for rank, (loss, _) in enumerate(saved["monitor"]["rows"].tolist()):
-            own = [line for line in lines if (line["rank"], line["epoch"]) == (rank, saved["epoch"])]
-            assert loss == pytest.approx(sum(line["loss"] * line["total"] for line in own[: saved["step"]]), abs=1e-9)
+        for rank, (loss, _) in enumerate(state["monitor"]["rows"].tolist()):
+            own = [line for line in lines if (line["rank"], line["epoch"]) == (rank, state["epoch"])]
+            assert loss == pytest.approx(sum(line["loss"] * line["total"] for line in own[: state["step"]]), abs=1e-9)
     resume = {"resume": str(tmp_path / "broken")}
-    rest = run(tmp_path / "rest", monitor, model=lambda *widths: BreaksOff(*widths, 10**6), trainer=resume, **keys)
-    assert rest["stopped"] == whole["stopped"]
+    resumed_run = run(
+        tmp_path / "rest", monitor, model=lambda *widths: BreaksOff(*widths, 10**6), trainer=resume, **keys
+    )
+    assert resumed_run["stopped"] == full_run["stopped"]
     states = [checkpoint.load(tmp_path / name / "checkpoints/last.json")["state_dict"] for name in ("whole", "rest")]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
@@ -186,8 +188,8 @@ def test_a_run_that_has_ended_goes_on_with_more_patience_only(tmp_path: Path) ->
         run(tmp_path / "same", "val_accuracy", trainer=resume)
     more = run(tmp_path / "more", "val_accuracy", trainer=resume | {"patience": PATIENCE + 1})
     assert 2 * more["epochs"] >= 2
-    other = run(tmp_path / "other", "train_loss", trainer=resume | {"max_epochs": first["epochs"] + 1})
-    assert other["epochs"] == 1
+    second = run(tmp_path / "other", "train_loss", trainer=resume | {"max_epochs": first["epochs"] + 1})
+    assert second["epochs"] == 1
 
 
 @pytest.mark.slow
@@ -296,8 +298,8 @@ def scalars(folder: Path, name: str) -> list[float]:
 )
 def test_a_run_ends_with_the_model_of_the_best_evaluation(tmp_path: Path, keys: dict[str, Any]) -> None:
     """The learning rate is so large that the last model is worse."""
-    given = {"trainer": {"lr": 2.0, "max_epochs": 11, "check_val_every_n_epoch": 1, "patience": None}, **keys}
-    result = run(tmp_path / "run", "val_loss", logger="csv", **given)
+    run_keys = {"trainer": {"lr": 2.0, "max_epochs": 11, "check_val_every_n_epoch": 1, "patience": None}, **keys}
+    result = run(tmp_path / "run", "val_loss", logger="csv", **run_keys)
     losses = scalars(tmp_path / "run", "val_loss")
     best = int(np.argmin(losses))
     assert best < len(losses) - 1
@@ -306,7 +308,9 @@ def test_a_run_ends_with_the_model_of_the_best_evaluation(tmp_path: Path, keys: 
     assert result["best_value"] == pytest.approx(losses[best], rel=1e-12)
     assert result["val_loss"] == pytest.approx(losses[best], rel=1e-6)
     if "strategy" not in keys:
-        short = run(tmp_path / "short", None, **{**given, "trainer": {**given["trainer"], "max_epochs": best + 1}})
+        short = run(
+            tmp_path / "short", None, **{**run_keys, "trainer": {**run_keys["trainer"], "max_epochs": best + 1}}
+        )
         assert short["test_accuracy"] == result["test_accuracy"]
         assert tensors(tmp_path / "short") == tensors(tmp_path / "run")
     last = checkpoint.load(tmp_path / "run/checkpoints/last.json")["state_dict"]
@@ -321,18 +325,18 @@ def tensors(folder: Path) -> dict[str, list[float]]:
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_resumed_run_knows_the_best_model_of_the_run_before(tmp_path: Path) -> None:
-    given = {"lr": 2.0, "check_val_every_n_epoch": 1, "patience": None}
-    whole = run(tmp_path / "whole", "val_loss", trainer={**given, "max_epochs": 12})
-    first = run(tmp_path / "first", "val_loss", trainer={**given, "max_epochs": whole["best_epoch"] + 1})
-    assert first["best_epoch"] == whole["best_epoch"]
-    resumed = {**given, "max_epochs": 12, "resume": str(tmp_path / "first")}
-    rest = run(tmp_path / "rest", "val_loss", trainer=resumed)
-    assert (rest["best_epoch"], rest["test_loss"]) == (whole["best_epoch"], whole["test_loss"])
+    run_keys = {"lr": 2.0, "check_val_every_n_epoch": 1, "patience": None}
+    full_run = run(tmp_path / "whole", "val_loss", trainer={**run_keys, "max_epochs": 12})
+    first = run(tmp_path / "first", "val_loss", trainer={**run_keys, "max_epochs": full_run["best_epoch"] + 1})
+    assert first["best_epoch"] == full_run["best_epoch"]
+    resume_keys = {**run_keys, "max_epochs": 12, "resume": str(tmp_path / "first")}
+    resumed_run = run(tmp_path / "rest", "val_loss", trainer=resume_keys)
+    assert (resumed_run["best_epoch"], resumed_run["test_loss"]) == (full_run["best_epoch"], full_run["test_loss"])
     assert tensors(tmp_path / "rest") == tensors(tmp_path / "whole")
 
 
 def test_a_worker_that_is_new_counts_from_0_and_keeps_the_best_model() -> None:
-    saved = {
+    state = {
         "name": "train_loss",
         "best": -0.5,
         "best_epoch": 3,
@@ -344,7 +348,7 @@ def test_a_worker_that_is_new_counts_from_0_and_keeps_the_best_model() -> None:
     rows = []
     for rank in (1, 2):
         monitor = Monitor("train_loss", 2)
-        monitor.restore(saved, rank)
+        monitor.restore(state, rank)
         assert (monitor.best, monitor.best_epoch, monitor.first_epoch, monitor.waited) == (-0.5, 3, 2, 1)
         monitor.take_best(None)  # no model is kept: nothing is changed
         rows.append(monitor.rows.tolist())

@@ -47,7 +47,7 @@ def test_a_moved_script_trains_the_same_model_on_two_workers(tmp_path: Path, mon
 
 
 def test_the_documents_say_how_many_lines_are_new() -> None:
-    said = change(*scripts(HEADING).values())
+    text = change(*scripts(HEADING).values())
     page = (PAGE.parent / "howto/lightning.md").read_text(encoding="utf-8")
-    assert said in section(HEADING).replace("\n", " ")
-    assert said in page.replace("\n", " ")
+    assert text in section(HEADING).replace("\n", " ")
+    assert text in page.replace("\n", " ")

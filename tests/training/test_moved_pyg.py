@@ -24,10 +24,10 @@ def groups() -> Data:
     rng = np.random.default_rng(0)
     group = rng.integers(0, 3, 400)
     src, dst = rng.integers(0, 400, (2, 12000))
-    kept = (group[src] == group[dst]) | (rng.random(12000) < 0.1)
+    is_kept = (group[src] == group[dst]) | (rng.random(12000) < 0.1)
     x = torch.from_numpy(rng.normal(size=(400, 8)) + np.eye(3, 8)[group]).float()
     masks = {f"{name}_mask": torch.arange(400) % 3 == i for i, name in enumerate(("train", "val", "test"))}
-    return Data(x, torch.from_numpy(np.stack([src[kept], dst[kept]])), y=torch.from_numpy(group), **masks)
+    return Data(x, torch.from_numpy(np.stack([src[is_kept], dst[is_kept]])), y=torch.from_numpy(group), **masks)
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ class Scheduled(L.LightningModule):
 
 
 def run(folder: Path, model: nn.Module | None, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
-    given = {
+    run_keys = {
         "strategy": "vertex_centric",
         "workers": 2,
         "comm": "threads",
@@ -108,10 +108,10 @@ def run(folder: Path, model: nn.Module | None, trainer: dict[str, Any] | None = 
         **keys,
     }
     settings = {"max_epochs": 6, "checkpoint_every": 1, **(trainer or {})}
-    return gnnkit.train(GRAPH, folder=folder, model=model, trainer=settings, **given)
+    return gnnkit.train(GRAPH, folder=folder, model=model, trainer=settings, **run_keys)
 
 
-def stopped(folder: Path, model: nn.Module | None, trainer: dict[str, Any] | None = None, **keys: Any) -> str:
+def stop_message(folder: Path, model: nn.Module | None, trainer: dict[str, Any] | None = None, **keys: Any) -> str:
     """Returns the message with which a run ends."""
     with pytest.raises(UserError) as error:
         run(folder, model, trainer, **keys)
@@ -136,13 +136,13 @@ def parameters(folder: Path) -> Tensor:
     ids=str,
 )
 def test_a_run_stops_on_all_ranks_and_keeps_the_last_finite_checkpoint(tmp_path: Path, keys: dict[str, Any]) -> None:
-    message = stopped(tmp_path / "run", Net([3]), **keys)
+    message = stop_message(tmp_path / "run", Net([3]), **keys)
     last = keys.get("workers", 2) - 1
-    expected = f"loss or gradient of step 4 (epoch 3) is not finite on rank {last}: first in the output of bad. "
-    assert message.startswith(f"trainer.on_nan=stop: {expected}")
+    reference = f"loss or gradient of step 4 (epoch 3) is not finite on rank {last}: first in the output of bad. "
+    assert message.startswith(f"trainer.on_nan=stop: {reference}")
     assert f"the last finite checkpoint is {tmp_path / 'run' / FILE}" in message
-    saved = checkpoint.load(tmp_path / "run" / FILE)
-    assert (saved["epoch"], saved["global_step"]) == (3, 3)
+    state = checkpoint.load(tmp_path / "run" / FILE)
+    assert (state["epoch"], state["global_step"]) == (3, 3)
     assert torch.isfinite(parameters(tmp_path / "run")).all()
     assert not (tmp_path / "run/result.json").exists()
 
@@ -157,7 +157,7 @@ def test_a_run_stops_on_all_ranks_and_keeps_the_last_finite_checkpoint(tmp_path:
     ],
 )
 def test_the_place_is_named(tmp_path: Path, how: str, expected: str) -> None:
-    message = stopped(tmp_path / "run", Net([0], how), {"checkpoint": False})
+    message = stop_message(tmp_path / "run", Net([0], how), {"checkpoint": False})
     assert f"step 1 (epoch 0) is not finite {expected}" in message
     assert "no checkpoint was saved before" in message
 
@@ -168,7 +168,7 @@ def test_the_place_is_named(tmp_path: Path, how: str, expected: str) -> None:
 def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
     model = Net([4], node=None)
     strategy = {"name": "individual_sample", "batch_size": 4}
-    message = stopped(
+    message = stop_message(
         tmp_path / "run", model, strategy=strategy, sampler={"name": "neighbor", "fanouts": [3]}, comm=comm
     )
     assert "is not finite on ranks 0, 1: first in the output of bad" in message
@@ -179,11 +179,11 @@ def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
 @pytest.mark.parametrize("on_nan", [exhaustive("stop"), "skip"])
 def test_ranks_that_exchange_rows_decide_on_each_accumulated_batch(tmp_path: Path, on_nan: str) -> None:
     """The gradients of the other rank are finite, yet all ranks must look again."""
-    drawn = {"strategy": {"name": "joint_sample", "batch_size": 4}, "sampler": "full"}
-    keys = {**drawn, "comm": {"name": "threads", "timeout": GUARD}}
+    sample = {"strategy": {"name": "joint_sample", "batch_size": 4}, "sampler": "full"}
+    keys = {**sample, "comm": {"name": "threads", "timeout": GUARD}}
     trainer, steps = {"accumulate": 2, "on_nan": on_nan}, range(0, 18, 3)  # the first of three batches of each epoch
     if on_nan == "stop":
-        assert "on rank 1: first in the output of bad" in stopped(tmp_path / "run", Net(steps), trainer, **keys)
+        assert "on rank 1: first in the output of bad" in stop_message(tmp_path / "run", Net(steps), trainer, **keys)
     else:
         assert run(tmp_path / "run", Net(steps), trainer, **keys)["skipped_steps"] > 0
 
@@ -257,12 +257,12 @@ def test_input_rows_of_one_rank_that_are_not_finite_end_or_skip_the_step_of_all_
 ) -> None:
     """The ranks exchange rows in the second look too, whatever a rank has read."""
     spoil_rows(monkeypatch)
-    given: dict[str, Any] = {"comm": {"name": "threads", "timeout": GUARD}, "partition": "contiguous"} | keys
+    run_keys: dict[str, Any] = {"comm": {"name": "threads", "timeout": GUARD}, "partition": "contiguous"} | keys
     trainer = {"max_epochs": 2, "on_nan": on_nan, "checkpoint": False}
     if on_nan == "skip":
-        assert run(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **given)["skipped_steps"] > 0
+        assert run(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **run_keys)["skipped_steps"] > 0
     else:
-        message = stopped(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **given)
+        message = stop_message(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **run_keys)
         assert "the input rows are not finite" in message
 
 
@@ -275,7 +275,7 @@ def test_a_local_iteration_is_found_by_all_ranks_later(
     tmp_path: Path, epochs: int, step: int, keys: dict[str, Any]
 ) -> None:
     strategy = {"name": "vertex_centric", "local_iterations": 3}
-    message = stopped(tmp_path / "run", Net([step]), {"max_epochs": epochs}, strategy=strategy, **keys)
+    message = stop_message(tmp_path / "run", Net([step]), {"max_epochs": epochs}, strategy=strategy, **keys)
     assert f"of step {step + 1} (epoch {step}) is not finite on rank 1: first in the output of bad. " in message
     assert torch.isfinite(parameters(tmp_path / "run")).all()
 
@@ -344,13 +344,13 @@ def test_a_rollback_of_the_first_step_goes_back_to_the_start(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_the_fourth_rollback_ends_the_run(tmp_path: Path) -> None:
-    message = stopped(tmp_path / "run", Net([1, 2, 3, 4]), {"on_nan": "rollback"})
+    message = stop_message(tmp_path / "run", Net([1, 2, 3, 4]), {"on_nan": "rollback"})
     assert message.startswith("trainer.on_nan=rollback after 3 rollbacks: loss or gradient of step 5 (epoch 4)")
 
 
 @pytest.mark.slow
 def test_rollbacks_need_checkpoints(tmp_path: Path) -> None:
-    message = stopped(tmp_path / "run", Net([]), {"on_nan": "rollback", "checkpoint": False})
+    message = stop_message(tmp_path / "run", Net([]), {"on_nan": "rollback", "checkpoint": False})
     assert message == "trainer.on_nan=rollback needs checkpoints: remove trainer.checkpoint=false"
 
 
@@ -398,8 +398,8 @@ def test_numbers_are_finite_where_there_are_none_and_where_a_sum_overflows() -> 
 
 def test_what_a_module_gives_is_finite_in_tuples_too() -> None:
     good, bad = torch.ones(2), torch.tensor([1.0, math.inf])
-    for output, expected in (((good, None), True), ([good, (bad,)], False), ("text", True), (torch.arange(2), True)):
-        assert finite._is_finite(output) is expected
+    for output, reference in (((good, None), True), ([good, (bad,)], False), ("text", True), (torch.arange(2), True)):
+        assert finite._is_finite(output) is reference
 
 
 def test_ranks_are_spelt() -> None:

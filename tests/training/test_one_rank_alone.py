@@ -256,18 +256,18 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
 
 def check(case: Case, folder: Path) -> str:
     """Runs the case. Returns what has happened: its error, refused, told, or right."""
-    result, told = None, None
+    result, message = None, None
     try:
         result = run(case, folder)
     except (Fault, UserError) as error:
-        told = error
+        message = error
     if result is not None:
         _check_right(case, result)
         return "right"
-    if isinstance(told, Fault):
-        assert (case.fault, str(told)) == ("error", f"of rank {case.rank}")
+    if isinstance(message, Fault):
+        assert (case.fault, str(message)) == ("error", f"of rank {case.rank}")
         return "error"
-    text = str(told)
+    text = str(message)
     if case.fault in ("user error", "nan", "inf") and ("not finite" in text or text == f"fault of rank {case.rank}"):
         assert ("not finite" in text) != (case.fault == "user error"), text
         return "told"
@@ -285,13 +285,13 @@ def _check_right(case: Case, result: Mapping[str, Any]) -> None:
 def in_turn() -> list[Case]:
     """Lists each fault of each phase once, with the strategies and syncs in turn."""
     names, syncs = itertools.cycle(STRATEGIES), itertools.cycle(SYNCS)
-    chosen = []
+    overrides = []
     for phase, faults in PHASES.items():
         for fault in faults:
-            on_nan = "skip" if len(chosen) % 3 == 0 and fault in ("nan", "inf") else "stop"
+            on_nan = "skip" if len(overrides) % 3 == 0 and fault in ("nan", "inf") else "stop"
             rank = 0 if phase == "checkpoint" else 1
-            chosen.append(Case(phase, fault, next(names), next(syncs), on_nan, rank))
-    return chosen
+            overrides.append(Case(phase, fault, next(names), next(syncs), on_nan, rank))
+    return overrides
 
 
 def first_of_each_phase(cases: Sequence[Case]) -> list[Any]:

@@ -86,7 +86,7 @@ class Unsaid(nn.Module):
         return x
 
 
-def seeded(make: type[nn.Module]) -> nn.Module:
+def make_seeded(make: type[nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     return make()
 
@@ -121,7 +121,7 @@ def train(model: Any, folder: Path, workers: int, **keys: Any) -> dict[str, Any]
     return gnnkit.train(make_graph(), model=model, folder=folder, **keys)
 
 
-def logged(folder: Path, name: str) -> list[float]:
+def read_logged(folder: Path, name: str) -> list[float]:
     """Returns the values of a metric in the CSV."""
     with (folder / "csv/metrics.csv").open() as file:
         return [float(row[name]) for row in csv.DictReader(file) if row[name]]
@@ -130,7 +130,7 @@ def logged(folder: Path, name: str) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
-    [seeded(Plain), exhaustive(seeded(Own)), exhaustive(by_layers)],
+    [make_seeded(Plain), exhaustive(make_seeded(Own)), exhaustive(by_layers)],
     ids=["module", "lightning", "function"],
 )
 def test_a_users_model_gives_the_same_loss_on_any_number_of_ranks(model: Any, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_users_model_gives_the_same_loss_on_any_number_of_ranks(model: Any, tm
 
 @pytest.mark.slow
 def test_the_optimiser_schedule_and_loss_of_a_lightning_module_count(tmp_path: Path) -> None:
-    graph, model = make_graph(), seeded(Own).double()
+    graph, model = make_graph(), make_seeded(Own).double()
     dst = torch.from_numpy(np.repeat(np.arange(30), np.diff(graph.csc.indptr)))
     src = torch.from_numpy(graph.csc.indices.astype(np.int64))
     x = torch.from_numpy(graph.features)
@@ -156,7 +156,7 @@ def test_the_optimiser_schedule_and_loss_of_a_lightning_module_count(tmp_path: P
         loss.backward()
         optimizer.step()
         schedule.step()
-    result = train(seeded(Own), tmp_path / "run", 2)
+    result = train(make_seeded(Own), tmp_path / "run", 2)
     assert result["train_loss"] == pytest.approx(float(loss.detach()), abs=1e-12)
 
 
@@ -174,19 +174,19 @@ def test_the_optimiser_schedule_and_loss_of_a_lightning_module_count(tmp_path: P
 )
 def test_what_a_lightning_module_logs_counts_all_ranks(keys: dict[str, Any], tmp_path: Path) -> None:
     keys = {"workers": 2, **keys}
-    result = train(seeded(Telling), tmp_path / "run", keys.pop("workers"), **keys)
+    result = train(make_seeded(Telling), tmp_path / "run", keys.pop("workers"), **keys)
     losses = [0.0] * 3
     for line in (tmp_path / "run/workers.jsonl").read_text().splitlines():
         losses[json.loads(line)["epoch"]] += json.loads(line)["loss"]
-    assert logged(tmp_path / "run", "whole") == pytest.approx(losses, rel=1e-6)
+    assert read_logged(tmp_path / "run", "whole") == pytest.approx(losses, rel=1e-6)
     assert losses[-1] == pytest.approx(result["train_loss"])
-    assert logged(tmp_path / "run", "alike") == [0, 1, 2]
+    assert read_logged(tmp_path / "run", "alike") == [0, 1, 2]
     num_train = int((make_graph().split == 1).sum())
-    leaders, most = logged(tmp_path / "run", "leaders"), logged(tmp_path / "run", "most")
+    leaders, largest = read_logged(tmp_path / "run", "leaders"), read_logged(tmp_path / "run", "most")
     if result["world_size"] == 1:
-        assert leaders == most == [num_train] * 3
+        assert leaders == largest == [num_train] * 3
     else:
-        assert most == [max(leaders[0], num_train - leaders[0])] * 3
+        assert largest == [max(leaders[0], num_train - leaders[0])] * 3
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ def test_what_cannot_be_logged_is_refused(tmp_path: Path, name: str, reduce_fx: 
             return super().training_step(batch, batch_idx)
 
     with pytest.raises(ValueError, match=message):
-        train(seeded(Odd), tmp_path / "run", 2)
+        train(make_seeded(Odd), tmp_path / "run", 2)
 
 
 @pytest.mark.slow
@@ -219,7 +219,7 @@ def test_a_model_that_does_not_say_its_layers_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_module_in_evaluation_mode_is_trained_in_training_mode(tmp_path: Path) -> None:
-    model = seeded(Normed)
+    model = make_seeded(Normed)
     first = train(model, tmp_path / "first", 1)
     again = train(model.eval(), tmp_path / "again", 1)
     assert again["train_loss"] == first["train_loss"]
@@ -228,9 +228,9 @@ def test_a_module_in_evaluation_mode_is_trained_in_training_mode(tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_frozen_part_stays_frozen_after_evaluations(tmp_path: Path) -> None:
-    model = seeded(Normed)
+    model = make_seeded(Normed)
     model.norm.eval()  # type: ignore[union-attr, operator]
     train(model, tmp_path / "run", 1, trainer={"max_epochs": 3, "check_val_every_n_epoch": 1})
-    loaded = gnnkit.load(tmp_path / "run", seeded(Normed))
-    assert loaded.norm.num_batches_tracked == 0  # type: ignore[union-attr]
-    assert torch.equal(loaded.norm.running_mean, torch.zeros(WIDTH))  # type: ignore[union-attr, arg-type]
+    trained_model = gnnkit.load(tmp_path / "run", make_seeded(Normed))
+    assert trained_model.norm.num_batches_tracked == 0  # type: ignore[union-attr]
+    assert torch.equal(trained_model.norm.running_mean, torch.zeros(WIDTH))  # type: ignore[union-attr, arg-type]

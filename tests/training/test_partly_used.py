@@ -73,8 +73,8 @@ class Growing(nn.Module):
 def train(folder: Path, model: type[nn.Module], **keys: Any) -> Any:
     torch.manual_seed(0)
     trainer = {"max_epochs": 4, "precision": 64, "optimizer": "adamw", "lr": 0.05, "weight_decay": 0.1}
-    given = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads", **BARE, **keys}
-    return gnnkit.train(random_graph(), model=model(), folder=folder, trainer=trainer, **given)
+    run_keys = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads", **BARE, **keys}
+    return gnnkit.train(random_graph(), model=model(), folder=folder, trainer=trainer, **run_keys)
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +87,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("keys", [exhaustive({"comm": "gloo"}), {}, exhaustive({"sync": "leader"})], ids=str)
 def test_any_number_of_ranks_trains_them_as_one_rank_does(tmp_path: Path, alone: Any, keys: dict[str, Any]) -> None:
     """With Lightning's DDP too. The check of the loss leaves no trace in the model."""
-    found = train(tmp_path / "run", Partly, **keys)
-    assert found["drift"] == 0
-    assert found["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-10)
-    models = [gnnkit.load(result.folder, model=Partly()).state_dict() for result in (found, alone)]
+    actual = train(tmp_path / "run", Partly, **keys)
+    assert actual["drift"] == 0
+    assert actual["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-10)
+    models = [gnnkit.load(result.folder, model=Partly()).state_dict() for result in (actual, alone)]
     for name, value in models[1].items():
         torch.testing.assert_close(models[0][name], value, rtol=1e-9, atol=1e-10)
 
@@ -110,11 +110,11 @@ def test_servers_refuse_other_parameters_than_at_first(tmp_path: Path) -> None:
 
 def test_a_backward_pass_arrives_at_parameters_that_the_loss_does_not_read() -> None:
     read, unread, watched = (Parameter(torch.ones(2)) for _ in range(3))
-    seen: list[list[float]] = []
-    watched.register_hook(lambda gradient: seen.append(gradient.tolist()))
+    values: list[list[float]] = []
+    watched.register_hook(lambda gradient: values.append(gradient.tolist()))
     reaching((3 * read).sum(), [read, unread, watched]).backward()  # type: ignore[no-untyped-call]
     assert read.grad is not None
     assert read.grad.tolist() == [3, 3]
     assert unread.grad is None
-    assert seen == [[0, 0]]
+    assert values == [[0, 0]]
     reaching(torch.zeros(()), [read]).backward()  # type: ignore[no-untyped-call]

@@ -88,8 +88,8 @@ def test_steps_and_optimisers_of_the_user_train_what_a_plain_loop_trains(
     assert capfd.readouterr().err.count("self.log('val_loss') is left out: the run logs it") == 1
     assert result["exact"]
     assert result["test_step"]["own_accuracy"] == pytest.approx(result["test_accuracy"])
-    loaded = gnnkit.load(result.folder, Lit())
-    for mine, theirs in zip(loaded.parameters(), alone.parameters(), strict=True):
+    trained_model = gnnkit.load(result.folder, Lit())
+    for mine, theirs in zip(trained_model.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 

@@ -152,8 +152,8 @@ class Batches(L.Callback):
 
 def assert_same(actual: list[Any], expected: list[Any], skipped: int) -> None:
     """Compares with the unbroken run, whose first batches were not repeated."""
-    for (values, steps, numbers), (wanted, all_steps, all_numbers) in zip(actual, expected, strict=True):
-        assert torch.equal(values, wanted)
+    for (values, steps, numbers), (reference, all_steps, all_numbers) in zip(actual, expected, strict=True):
+        assert torch.equal(values, reference)
         assert steps == all_steps
         assert numbers == all_numbers[skipped:]
 
@@ -180,11 +180,11 @@ def test_a_run_resumed_from_any_epoch_ends_where_an_unbroken_one_does(
     tmp_path: Path, name: str, interval: str, workers: int, check_val: int
 ) -> None:
     case = Case(FULL[name], interval, check_val, epochs=6)
-    expected = Threads.run(functools.partial(train, case, folder=tmp_path), workers)
-    assert [steps for _, steps, _ in expected] == [6] * workers
+    reference = Threads.run(functools.partial(train, case, folder=tmp_path), workers)
+    assert [steps for _, steps, _ in reference] == [6] * workers
     for epoch in range(1, 6):
-        resumed = functools.partial(train, case, resumed=tmp_path / f"{epoch}.json")
-        assert_same(Threads.run(resumed, workers), expected, epoch)
+        resume_keys = functools.partial(train, case, resumed=tmp_path / f"{epoch}.json")
+        assert_same(Threads.run(resume_keys, workers), reference, epoch)
 
 
 @pytest.mark.slow
@@ -192,12 +192,12 @@ def test_a_run_resumed_from_any_epoch_ends_where_an_unbroken_one_does(
 @few("name", FULL, default=["one"])
 def test_a_parameter_servers_optimiser_goes_on_from_any_epoch(tmp_path: Path, name: str) -> None:
     case = Case(FULL[name], epochs=5, sync=ParameterServer)
-    expected = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
+    reference = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
     unsaved = Threads.run(functools.partial(train, case), 2)
-    assert_same(unsaved, expected, 0)
+    assert_same(unsaved, reference, 0)
     for epoch in range(1, 5):
-        resumed = functools.partial(train, case, resumed=tmp_path / f"{epoch}.json")
-        assert_same(Threads.run(resumed, 2), expected, epoch)
+        resume_keys = functools.partial(train, case, resumed=tmp_path / f"{epoch}.json")
+        assert_same(Threads.run(resume_keys, 2), reference, epoch)
 
 
 @pytest.mark.slow
@@ -205,13 +205,13 @@ def test_a_parameter_servers_optimiser_goes_on_from_any_epoch(tmp_path: Path, na
 @few("name", FULL, default=["one"])
 def test_a_chain_of_three_resumed_runs_ends_where_an_unbroken_one_does(tmp_path: Path, name: str) -> None:
     case = Case(FULL[name], "epoch", 1)
-    expected = Threads.run(functools.partial(train, case), 2)
+    reference = Threads.run(functools.partial(train, case), 2)
     Threads.run(functools.partial(train, case, folder=tmp_path / "a"), 2)
     Threads.run(functools.partial(train, case, folder=tmp_path / "b", resumed=tmp_path / "a/2.json"), 2)
     Threads.run(functools.partial(train, case, folder=tmp_path / "c", resumed=tmp_path / "b/5.json"), 2)
     assert not (tmp_path / "b/2.json").exists()
     actual = Threads.run(functools.partial(train, case, resumed=tmp_path / "c/7.json"), 2)
-    assert_same(actual, expected, 7)
+    assert_same(actual, reference, 7)
 
 
 SAMPLED = Case(functools.partial(IndividualSample, batch_size=3), "step", 2, epochs=3, steps=1)
@@ -225,24 +225,24 @@ RUNS = [pytest.param(Threads.run, id="threads"), pytest.param(run_gloo, id="gloo
 def test_a_run_resumed_from_any_step_of_an_epoch_ends_where_an_unbroken_one_does(
     tmp_path: Path, run: Callable[..., list[Any]]
 ) -> None:
-    expected = run(functools.partial(train, SAMPLED, folder=tmp_path), 2)
-    in_epoch = max(expected[0][2]) + 1
+    reference = run(functools.partial(train, SAMPLED, folder=tmp_path), 2)
+    in_epoch = max(reference[0][2]) + 1
     assert in_epoch >= 3
     steps = range(1, in_epoch) if run is Threads.run else [2]
     for epoch in (0, 1, 2) if run is Threads.run else [1]:
         for step in steps:
-            resumed = functools.partial(train, SAMPLED, resumed=tmp_path / f"{epoch}-{step}.json")
-            assert_same(run(resumed, 2), expected, epoch * in_epoch + step)
+            resume_keys = functools.partial(train, SAMPLED, resumed=tmp_path / f"{epoch}-{step}.json")
+            assert_same(run(resume_keys, 2), reference, epoch * in_epoch + step)
 
 
 @pytest.mark.slow
 def test_batches_made_together_resume_in_mid_epoch_to_the_bit(tmp_path: Path) -> None:
     case = Case(functools.partial(JointSample, batch_size=2), "step", 2, epochs=2, steps=1)
-    expected = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
-    in_epoch = max(expected[0][2]) + 1
+    reference = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
+    in_epoch = max(reference[0][2]) + 1
     assert in_epoch >= 2
     actual = Threads.run(functools.partial(train, case, resumed=tmp_path / "0-1.json"), 2)
-    assert_same(actual, expected, 1)
+    assert_same(actual, reference, 1)
 
 
 PARTITIONED = Case(
@@ -256,11 +256,11 @@ PARTITIONED = Case(
 def test_a_run_that_fetches_rows_resumes_within_an_epoch_with_the_bits_of_a_shared_graph(
     tmp_path: Path, run: Callable[..., list[Any]]
 ) -> None:
-    expected = Threads.run(functools.partial(train, SAMPLED), 2)
-    in_epoch = max(expected[0][2]) + 1
-    assert_same(run(functools.partial(train, PARTITIONED, folder=tmp_path), 2), expected, 0)
+    reference = Threads.run(functools.partial(train, SAMPLED), 2)
+    in_epoch = max(reference[0][2]) + 1
+    assert_same(run(functools.partial(train, PARTITIONED, folder=tmp_path), 2), reference, 0)
     resumed = functools.partial(train, PARTITIONED, resumed=tmp_path / "1-2.json")
-    assert_same(run(resumed, 2), expected, in_epoch + 2)
+    assert_same(run(resumed, 2), reference, in_epoch + 2)
 
 
 PRESET: dict[str, dict[str, Any]] = {
@@ -290,12 +290,12 @@ def test_a_preset_workload_resumed_from_any_step_ends_where_an_unbroken_one_does
     Resumes from so many checkpoints at most, spread evenly.
     """
     case = Case(functools.partial(preset, **PRESET[name]), "step", 2, epochs=3, steps=1)
-    expected = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
-    saved = sorted(tmp_path.glob("*.json"))
-    assert len(saved) >= 2
-    for path in saved[:: max(len(saved) // most, 1)]:
+    reference = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
+    files = sorted(tmp_path.glob("*.json"))
+    assert len(files) >= 2
+    for path in files[:: max(len(files) // most, 1)]:
         resumed = functools.partial(train, case, resumed=path)
-        assert_same(Threads.run(resumed, 2), expected, checkpoint.load(path)["global_step"])
+        assert_same(Threads.run(resumed, 2), reference, checkpoint.load(path)["global_step"])
 
 
 @pytest.fixture
@@ -321,8 +321,8 @@ def test_another_optimiser_of_the_model_is_refused(saved: Path, monkeypatch: pyt
 
 
 def test_other_widths_are_refused(saved: Path) -> None:
-    expected = r"^model: gcn.convs.0.weight has shape \[8, 5\], but \[8, 4\] in the checkpoint .*3.json"
-    with pytest.raises(UserError, match=expected):
+    reference = r"^model: gcn.convs.0.weight has shape \[8, 5\], but \[8, 4\] in the checkpoint .*3.json"
+    with pytest.raises(UserError, match=reference):
         Threads.run(functools.partial(train, Case(FULL["one"], hidden=5), resumed=saved), 1)
 
 
@@ -392,12 +392,12 @@ def test_a_checkpoint_of_an_earlier_version_may_have_removed_keys_at_their_defau
     earlier: dict[str, Any] = {"strategy": "preset_workload", "strategy.halo": None, "strategy.degrees": "global"}
     earlier |= {"strategy.correction": "none", "strategy.clusters": None, "exchange.smoothing": 0.0}
     state: Any = {"path": "last.json", "step": 0, "workers": None}
-    given = resume.Identity({"strategy": "preset_workload", "strategy.halo": "one_hop"}, {})
-    resume.check_identity(state | {"identity": {"run": earlier}}, given)
+    identity = resume.Identity({"strategy": "preset_workload", "strategy.halo": "one_hop"}, {})
+    resume.check_identity(state | {"identity": {"run": earlier}}, identity)
     with pytest.raises(
         UserError, match=r"^strategy\.correction=llcg in the checkpoint last\.json was removed: start anew"
     ):
-        resume.check_identity(state | {"identity": {"run": earlier | {"strategy.correction": "llcg"}}}, given)
+        resume.check_identity(state | {"identity": {"run": earlier | {"strategy.correction": "llcg"}}}, identity)
 
 
 @pytest.mark.parametrize(
@@ -436,9 +436,9 @@ def test_ranks_that_have_read_other_checkpoints_do_not_start(other: int) -> None
     identity = resume.Identity({}, {})
 
     def begin(comm: Communicator) -> None:
-        saved = {"step": 0, "workers": None, "identity": identity.to_dict(), "path": "last.json"}
-        saved["global_step"] = other if comm.rank == 2 else 40
-        resume.Resume(saved, identity)._check_alike(Worker(comm, shard, torch.float64, 0))  # type: ignore[arg-type]
+        state = {"step": 0, "workers": None, "identity": identity.to_dict(), "path": "last.json"}
+        state["global_step"] = other if comm.rank == 2 else 40
+        resume.Resume(state, identity)._check_alike(Worker(comm, shard, torch.float64, 0))  # type: ignore[arg-type]
 
     if other == 40:
         Threads.run(begin, 3)
@@ -464,19 +464,19 @@ def test_a_rank_goes_on_from_its_own_part_and_a_lost_one_from_the_leader_s() -> 
     (shard,) = cut_all(random_graph(8), Partition(np.zeros(8, np.int32), None, Grid(1, 1, 1)))
     mine, none = resume.fingerprint(shard), torch.empty(0, dtype=torch.uint8)
 
-    def found(rank: int, *workers: torch.Tensor) -> Any:
+    def load_state(rank: int, *workers: torch.Tensor) -> Any:
         module: Any = SimpleNamespace(worker=SimpleNamespace(comm=SimpleNamespace(rank=rank), shard=shard))
-        saved: Any = {
+        files: Any = {
             "shard": mine,
             "strategy": {"of": "leader"},
             "path": "last.json",
             "workers": list(workers) or None,
         }
-        return resume.own_state(saved, module)["strategy"]
+        return resume.own_state(files, module)["strategy"]
 
     own = checkpoint.pack({"shard": mine, "strategy": {"of": "rank 1"}})
-    assert found(1) == found(0, none, own) == {"of": "leader"}
-    assert (found(1, none, own), found(1, none, none)) == ({"of": "rank 1"}, {})
-    other = checkpoint.pack({"shard": "other", "strategy": {}})
+    assert load_state(1) == load_state(0, none, own) == {"of": "leader"}
+    assert (load_state(1, none, own), load_state(1, none, none)) == ({"of": "rank 1"}, {})
+    second = checkpoint.pack({"shard": "other", "strategy": {}})
     with pytest.raises(UserError, match=r"workers of the checkpoint last\.json had other nodes: cut the graph alike"):
-        found(1, none, other)
+        load_state(1, none, second)

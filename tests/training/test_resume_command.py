@@ -21,8 +21,10 @@ FILE = "checkpoints/last.json"
 
 
 def run(folder: Path, graph: Graph | None = None, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
-    given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, **BARE, **keys}
-    return gnnkit.train(graph or random_graph(), folder=folder, trainer={"max_epochs": 2, **(trainer or {})}, **given)
+    run_keys = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, **BARE, **keys}
+    return gnnkit.train(
+        graph or random_graph(), folder=folder, trainer={"max_epochs": 2, **(trainer or {})}, **run_keys
+    )
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +39,8 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_folder_is_resumed_and_what_may_change_may_change(tmp_path: Path, first: Path) -> None:
     keys = {"max_epochs": 4, "resume": str(first), "checkpoint_every": 1, "log_every_n_steps": 2}
     run(tmp_path / "more", trainer=keys, threads=2, workers=3, partition="random")
-    saved = checkpoint.load(tmp_path / "more" / FILE)
-    assert (saved["epoch"], saved["global_step"]) == (4, 4)
+    state = checkpoint.load(tmp_path / "more" / FILE)
+    assert (state["epoch"], state["global_step"]) == (4, 4)
 
 
 @pytest.mark.slow
@@ -76,14 +78,14 @@ def test_what_does_not_fit_is_refused_in_one_line(
 def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_is_resumed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    whole = run(tmp_path / "whole", trainer={"max_epochs": 4, "checkpoint_every": 1})
+    full_run = run(tmp_path / "whole", trainer={"max_epochs": 4, "checkpoint_every": 1})
     (tmp_path / "whole" / FILE).write_text("{}")
-    resumed = {"max_epochs": 4, "resume": str(tmp_path / "whole")}
-    result = run(tmp_path / "more", trainer=resumed)
+    resume_keys = {"max_epochs": 4, "resume": str(tmp_path / "whole")}
+    result = run(tmp_path / "more", trainer=resume_keys)
     assert result["epochs"] == 1
-    assert result["train_loss"] == whole["train_loss"]
-    told = f"is not whole: 'sha256': goes on from {tmp_path}/whole/checkpoints/last-1.json"
-    assert capfd.readouterr().err.count(told) == 1
+    assert result["train_loss"] == full_run["train_loss"]
+    message = f"is not whole: 'sha256': goes on from {tmp_path}/whole/checkpoints/last-1.json"
+    assert capfd.readouterr().err.count(message) == 1
     result = run(tmp_path / "whole", trainer={"max_epochs": 5}, on_exists="resume")
     assert result["epochs"] == 2
     assert "resuming from the previous checkpoint" in capfd.readouterr().out
@@ -106,10 +108,10 @@ class Net(nn.Module):
 @pytest.mark.slow
 def test_a_given_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     run(tmp_path / "first", model=Net(4))
-    resumed = {"max_epochs": 4, "resume": str(tmp_path / "first")}
+    resume_keys = {"max_epochs": 4, "resume": str(tmp_path / "first")}
     with pytest.raises(UserError, match=r"model: first.weight has shape \[5, 8\], but \[4, 8\] in the checkpoint"):
-        run(tmp_path / "wider", model=Net(5), trainer=resumed)
-    result = run(tmp_path / "same", model=Net(4), trainer=resumed)
+        run(tmp_path / "wider", model=Net(5), trainer=resume_keys)
+    result = run(tmp_path / "same", model=Net(4), trainer=resume_keys)
     assert result["epochs"] == 2
 
 

@@ -163,7 +163,7 @@ class Leader:
 
 
 @pytest.fixture
-def led(alone: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def leader_run(alone: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The leader of ranks whose states differ, and travel in pieces of 16 bytes."""
     monkeypatch.setattr(saving, "PIECE", 16)
     alone.worker.comm, alone.drifts = Leader(), True
@@ -174,72 +174,72 @@ def states_in(path: Path) -> list[list[int]]:
     return [packed.tolist() for packed in checkpoint.load(path)["workers"]]
 
 
-def test_states_of_other_ranks_come_piece_by_piece_while_the_file_is_written(tmp_path: Path, led: Any) -> None:
+def test_states_of_other_ranks_come_piece_by_piece_while_the_file_is_written(tmp_path: Path, leader_run: Any) -> None:
     with Checkpoints(tmp_path / "last.json", IDENTITY) as checkpoints:
-        checkpoints.save(led, led, (1, 0))
+        checkpoints.save(leader_run, leader_run, (1, 0))
     assert states_in(checkpoints.path) == [[], [1] * 40, [2] * 100]
-    assert led.worker.comm.gathers == 3 + 7
+    assert leader_run.worker.comm.gathers == 3 + 7
 
 
-def test_the_leader_takes_no_more_than_one_state_before_the_disk(tmp_path: Path, led: Any, disk: Disk) -> None:
+def test_the_leader_takes_no_more_than_one_state_before_the_disk(tmp_path: Path, leader_run: Any, disk: Disk) -> None:
     with Checkpoints(tmp_path / "last.json", IDENTITY) as checkpoints:
-        led.worker.comm.sizes = [0, 100, 100]
-        thread = threading.Thread(target=checkpoints.save, args=(led, led, (1, 0)))
+        leader_run.worker.comm.sizes = [0, 100, 100]
+        thread = threading.Thread(target=checkpoints.save, args=(leader_run, leader_run, (1, 0)))
         thread.start()
         time.sleep(0.1)
-        assert 16 * led.worker.comm.gathers < 100 + 2 * 16
+        assert 16 * leader_run.worker.comm.gathers < 100 + 2 * 16
         disk.goes.release()
         thread.join()
     assert states_in(checkpoints.path) == [[], [1] * 100, [2] * 100]
 
 
 def test_a_disk_that_fails_does_not_hold_up_the_states_of_others(
-    tmp_path: Path, led: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, leader_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save", full)
     with pytest.raises(OSError, match="No space left"), Checkpoints(tmp_path / "last.json", IDENTITY) as checkpoints:
-        checkpoints.save(led, led, (1, 0))
-    assert led.worker.comm.gathers == 10
+        checkpoints.save(leader_run, leader_run, (1, 0))
+    assert leader_run.worker.comm.gathers == 10
 
 
-def test_a_save_that_is_broken_off_keeps_the_checkpoint_before(tmp_path: Path, led: Any) -> None:
+def test_a_save_that_is_broken_off_keeps_the_checkpoint_before(tmp_path: Path, leader_run: Any) -> None:
     """As where a peer dies, or the run is told to end."""
 
     def fails() -> None:
-        if led.worker.comm.gathers == 15:
+        if leader_run.worker.comm.gathers == 15:
             raise SystemExit(143)
 
-    led.worker.comm.fails = fails
+    leader_run.worker.comm.fails = fails
     checkpoints = Checkpoints(tmp_path / "last.json", IDENTITY)
-    checkpoints.save(led, led, (1, 0))
+    checkpoints.save(leader_run, leader_run, (1, 0))
     with pytest.raises(SystemExit), checkpoints:
-        checkpoints.save(led, led, (2, 0))
+        checkpoints.save(leader_run, leader_run, (2, 0))
     assert checkpoint.load(checkpoints.path)["epoch"] == 1
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_worker_that_dies_while_its_state_travels_is_left_out(tmp_path: Path, led: Any) -> None:
+def test_a_worker_that_dies_while_its_state_travels_is_left_out(tmp_path: Path, leader_run: Any) -> None:
     """Where the others go on without it."""
 
     def fails() -> None:
-        if led.worker.comm.gathers == 2:
-            led.worker.comm.sizes = [0, 0, 100]
+        if leader_run.worker.comm.gathers == 2:
+            leader_run.worker.comm.sizes = [0, 0, 100]
 
-    led.worker.comm.fails = fails
+    leader_run.worker.comm.fails = fails
     with Checkpoints(tmp_path / "last.json", IDENTITY) as checkpoints:
-        checkpoints.save(led, led, (1, 0))
+        checkpoints.save(leader_run, leader_run, (1, 0))
     assert states_in(checkpoints.path) == [[], [], [2] * 100]
 
 
-def test_tensors_that_are_left_in_the_file_are_none(tmp_path: Path, led: Any) -> None:
+def test_tensors_that_are_left_in_the_file_are_none(tmp_path: Path, leader_run: Any) -> None:
     with Checkpoints(tmp_path / "last.json", IDENTITY) as checkpoints:
-        checkpoints.save(led, led, (1, 0))
-    found = checkpoint.load(checkpoints.path, lambda name: name == "/workers/2")
-    assert found["workers"][1].tolist() == [1] * 40
-    assert found["workers"][2] is None
+        checkpoints.save(leader_run, leader_run, (1, 0))
+    state = checkpoint.load(checkpoints.path, lambda name: name == "/workers/2")
+    assert state["workers"][1].tolist() == [1] * 40
+    assert state["workers"][2] is None
 
 
 @pytest.mark.parametrize("dtype", [t for t in checkpoint._TYPES if t not in (torch.float8_e4m3fn, torch.float8_e5m2)])
@@ -269,8 +269,8 @@ def test_a_full_disk_ends_the_run_with_its_message(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(checkpoint, "save", full)
     keys = {"strategy": "vertex_centric", "workers": 2, "comm": "gloo", "threads": 1, **BARE}
-    told = r"^last.json: No space left on device: free some, or name a folder on another disk with output=FOLDER"
-    with pytest.raises(UserError, match=told) as failed:
+    message = r"^last.json: No space left on device: free some, or name a folder on another disk with output=FOLDER"
+    with pytest.raises(UserError, match=message) as failed:
         gnnkit.train(small_graph(), folder=tmp_path, trainer={"max_epochs": 10**6, "checkpoint_every": 1}, **keys)
     assert "Traceback" not in str(failed.value)
 
@@ -311,9 +311,9 @@ def test_a_run_that_is_killed_while_it_writes_leaves_the_checkpoint_before_or_th
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         noted = int((folder / "whole").read_text() or 0)
-        saved, _, damaged = checkpoint.load_whole(folder / "last.json")
+        state, _, damaged = checkpoint.load_whole(folder / "last.json")
         assert not damaged
-        assert saved["epoch"] >= noted
-        assert torch.equal(saved["state_dict"]["x"], torch.full((1 << 20,), float(saved["epoch"])))
+        assert state["epoch"] >= noted
+        assert torch.equal(state["state_dict"]["x"], torch.full((1 << 20,), float(state["epoch"])))
         reached += len(list(folder.glob(".last*")))
     assert reached  # some were killed while a file was half written

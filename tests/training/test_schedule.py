@@ -30,7 +30,7 @@ OfOne = Callable[..., dict[str, Any]]
 
 def run(folder: Path, **keys: Any) -> Any:
     trainer = {"max_epochs": 6, "precision": 64, "lr": 0.1, "optimizer": "sgd", **keys.pop("trainer", {})}
-    chosen = {
+    run_keys = {
         "strategy": "vertex_centric",
         "workers": 3,
         "threads": 1,
@@ -39,7 +39,7 @@ def run(folder: Path, **keys: Any) -> Any:
         **BARE,
         **keys,
     }
-    return gnnkit.train(small_graph(), folder=folder, trainer=trainer, **chosen)
+    return gnnkit.train(small_graph(), folder=folder, trainer=trainer, **run_keys)
 
 
 def state(folder: Path) -> dict[str, Any]:
@@ -61,8 +61,8 @@ def of_one(tmp_path_factory: pytest.TempPathFactory) -> OfOne:
 
 def test_rates_rise_and_fall_as_the_formula_says() -> None:
     rates = [RateSchedule("cosine", 2, 10).factor(epoch) for epoch in range(12)]
-    expected = [1 / 3, 2 / 3, *(0.5 * (1 + math.cos(math.pi * k / 8)) for k in range(8)), 0, 0]
-    assert rates == pytest.approx(expected, abs=1e-15)
+    reference = [1 / 3, 2 / 3, *(0.5 * (1 + math.cos(math.pi * k / 8)) for k in range(8)), 0, 0]
+    assert rates == pytest.approx(reference, abs=1e-15)
     assert [RateSchedule("linear", 0, 4).factor(epoch) for epoch in range(5)] == [1, 0.75, 0.5, 0.25, 0]
     assert [RateSchedule(None, 1, 3).factor(epoch) for epoch in range(3)] == [0.5, 1, 1]
 
@@ -85,10 +85,10 @@ def test_a_schedule_reaches_every_step(tmp_path: Path, of_one: OfOne, sync: str)
     """Also where a server steps."""
     keys: dict[str, Any] = {"schedule": "linear", "warmup_epochs": 1}
     run(tmp_path / "run", sync=sync, trainer=keys)
-    found, alone = state(tmp_path / "run"), of_one(**keys)
-    assert found["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(0)
+    actual, alone = state(tmp_path / "run"), of_one(**keys)
+    assert actual["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(0)
     for name, value in alone["state_dict"].items():
-        torch.testing.assert_close(found["state_dict"][name], value, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(actual["state_dict"][name], value, rtol=1e-10, atol=1e-12)
     assert not torch.equal(of_one()["state_dict"][name], value)
 
 
@@ -106,9 +106,9 @@ def test_the_norm_is_that_of_the_whole_gradient(tmp_path: Path, of_one: OfOne, s
     """So that several ranks step as one does. With Lightning's DDP too."""
     keys: dict[str, Any] = {"clip_norm": 0.05, "max_epochs": 3}
     run(tmp_path / "run", sync=sync, comm=comm, trainer=keys)
-    found, alone = (each["state_dict"] for each in (state(tmp_path / "run"), of_one(**keys)))
+    actual, alone = (each["state_dict"] for each in (state(tmp_path / "run"), of_one(**keys)))
     for name, value in alone.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(actual[name], value, rtol=1e-10, atol=1e-12)
     assert not torch.allclose(of_one(max_epochs=3)["state_dict"][name], value)
 
 
@@ -126,10 +126,10 @@ def test_the_norm_is_that_of_the_whole_gradient(tmp_path: Path, of_one: OfOne, s
 )
 def test_mini_batches_and_stale_rows_warm_up_for_a_tenth(tmp_path: Path, keys: dict[str, Any], warms_up: bool) -> None:
     runs = {"auto": {}, "tenth": {"warmup_epochs": 1}, "none": {"warmup_epochs": 0}}
-    found = {name: tmp_path / name for name in runs}
+    results = {name: tmp_path / name for name in runs}
     for name, trainer in runs.items():
-        run(found[name], trainer={"max_epochs": 10} | trainer, **keys)
-    auto, tenth, none = (list(state(folder)["state_dict"].values()) for folder in found.values())
+        run(results[name], trainer={"max_epochs": 10} | trainer, **keys)
+    auto, tenth, none = (list(state(folder)["state_dict"].values()) for folder in results.values())
     assert all(map(torch.equal, auto, tenth if warms_up else none))
     assert not all(map(torch.equal, tenth, none))
 

@@ -42,19 +42,19 @@ def test_tensors_that_share_memory_come_back_to_the_bit(tmp_path: Path, travel: 
     state = dict(Shared().state_dict())
     if travel == "file":
         checkpoint.save(state, tmp_path / "last.json")
-        found = checkpoint.load(tmp_path / "last.json")
+        actual = checkpoint.load(tmp_path / "last.json")
     else:
-        found = checkpoint.unpack(checkpoint.pack(state))
-    assert list(found) == list(state)
-    assert all(torch.equal(found[name], value) for name, value in state.items())
+        actual = checkpoint.unpack(checkpoint.pack(state))
+    assert list(actual) == list(state)
+    assert all(torch.equal(actual[name], value) for name, value in state.items())
 
 
 def test_a_model_file_holds_every_name(tmp_path: Path) -> None:
     model = Shared()
     weights.save(model, Widths(8, 3, 0), tmp_path)
-    other = weights.load(tmp_path, Shared())
-    assert all(torch.equal(other.state_dict()[name], value) for name, value in model.state_dict().items())
-    assert other.again is other.first
+    second = weights.load(tmp_path, Shared())
+    assert all(torch.equal(second.state_dict()[name], value) for name, value in model.state_dict().items())
+    assert second.again is second.first
 
 
 def train(folder: Path, epochs: int, **trainer: Any) -> Any:
@@ -68,8 +68,8 @@ def train(folder: Path, epochs: int, **trainer: Any) -> Any:
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_resumed_run_with_shared_parameters_is_the_unbroken_one(tmp_path: Path) -> None:
-    whole = train(tmp_path / "whole", 4)
+    full_run = train(tmp_path / "whole", 4)
     train(tmp_path / "half", 2)
-    assert train(tmp_path / "rest", 4, resume=str(tmp_path / "half"))["train_loss"] == whole["train_loss"]
+    assert train(tmp_path / "rest", 4, resume=str(tmp_path / "half"))["train_loss"] == full_run["train_loss"]
     parts = [gnnkit.load(tmp_path / name, model=Shared()).state_dict() for name in ("whole", "rest")]
     assert all(torch.equal(parts[0][name], value) for name, value in parts[1].items())

@@ -173,8 +173,8 @@ def test_steps_that_accumulate_are_one_step_over_all_their_rows() -> None:
     model = Linear()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     by_hand([(s, r, c) for s, each in enumerate(counts) for r, c in enumerate(each)], model, optimizer)
-    for found, trainer in on_ranks(Scripted(script)):
-        torch.testing.assert_close(found, parameters_to_vector(model.parameters()).detach(), rtol=0, atol=1e-12)
+    for actual, trainer in on_ranks(Scripted(script)):
+        torch.testing.assert_close(actual, parameters_to_vector(model.parameters()).detach(), rtol=0, atol=1e-12)
         assert trainer.strategy.updates.kept == []
 
 
@@ -186,25 +186,25 @@ def test_the_weight_of_a_rank_in_a_mean_counts_the_rows_of_steps_that_accumulate
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     by_hand([(s, r, c) for s, (_, each) in enumerate(script) for r, c in enumerate(each)], model, optimizer)
     # Every rank has 8 rows, so the mean of the ranks' means is the mean over all rows.
-    for found, _ in on_ranks(Scripted(script), sync=functools.partial(LeaderSync, average="mean")):
-        torch.testing.assert_close(found, parameters_to_vector(model.parameters()).detach(), rtol=0, atol=1e-12)
+    for actual, _ in on_ranks(Scripted(script), sync=functools.partial(LeaderSync, average="mean")):
+        torch.testing.assert_close(actual, parameters_to_vector(model.parameters()).detach(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
 def test_an_average_follows_own_steps_with_the_weights_of_the_batch() -> None:
     counts = [(4, 2, 3), (1, 5, 0)]
-    expected, weights = [], []
+    reference, weights = [], []
     for rank in range(RANKS):
         model = Linear()
         optimizer = torch.optim.SGD(model.parameters(), lr=LR)
         for step, each in enumerate(counts):
             by_hand([(step, rank, each[rank])], model, optimizer, max(each[rank], 1))
-        expected.append(parameters_to_vector(model.parameters()).detach())
+        reference.append(parameters_to_vector(model.parameters()).detach())
         weights.append(counts[1][rank])
-    mean = sum(w * p for w, p in zip(weights, expected, strict=True)) / sum(weights)
-    found = [each for each, _ in on_ranks(Scripted([("own", counts[0]), ("average", counts[1])]))]
-    torch.testing.assert_close(found[0], mean, rtol=0, atol=1e-12)
-    assert all(torch.equal(each, found[0]) for each in found)
+    mean = sum(w * p for w, p in zip(weights, reference, strict=True)) / sum(weights)
+    results = [each for each, _ in on_ranks(Scripted([("own", counts[0]), ("average", counts[1])]))]
+    torch.testing.assert_close(results[0], mean, rtol=0, atol=1e-12)
+    assert all(torch.equal(each, results[0]) for each in results)
 
 
 def gradient(step: int, rank: int, count: int, at: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ def gradient(step: int, rank: int, count: int, at: Tensor) -> Tensor:
     nn.utils.vector_to_parameters(at, model.parameters())
     x, labels = rows(step, rank, count)
     (F.cross_entropy(model(x, ()), labels, reduction="sum") / max(count, 1)).backward()
-    return parameters_to_vector([each.grad for each in model.parameters()])
+    return parameters_to_vector([parameter.grad for parameter in model.parameters()])
 
 
 @pytest.mark.slow
@@ -225,11 +225,11 @@ def test_own_steps_follow_the_gradient_of_all_ranks_since_the_step_that_leads() 
     start = parameters_to_vector(Linear().parameters()).detach()
     own, lacking = [start] * RANKS, [torch.zeros_like(start)] * RANKS
     for step, (update, each) in enumerate(zip(updates, counts, strict=True)):
-        found = [gradient(step, rank, each[rank], own[rank]) for rank in range(RANKS)]
+        results = [gradient(step, rank, each[rank], own[rank]) for rank in range(RANKS)]
         if step in leading:
-            mean = sum(n * g for n, g in zip(each, found, strict=True)) / sum(each)
-            lacking = [mean - g for g in found]
-        own = [w - LR * (g + lacked) for w, g, lacked in zip(own, found, lacking, strict=True)]
+            mean = sum(n * g for n, g in zip(each, results, strict=True)) / sum(each)
+            lacking = [mean - g for g in results]
+        own = [w - LR * (g + lacked) for w, g, lacked in zip(own, results, lacking, strict=True)]
         if update == "average":
             own = [sum(n * w for n, w in zip(each, own, strict=True)) / sum(each)] * RANKS
     script = list(zip(updates, counts, strict=True))
@@ -243,10 +243,10 @@ def test_a_leading_step_that_is_left_out_hangs_no_rank_and_leaves_nothing_behind
     """Ranks that decide alone still meet. The later own steps are plain ones there."""
     counts = (2, 2, 2)
     script: list[tuple[Update, Any]] = [("own", counts), ("own", counts), ("average", counts)]
-    found = on_ranks(Scripted(script, bad=(0, 1), leading=(0,)), sync=sync, guard=Guard("skip"))
-    assert all(bool(torch.isfinite(values).all()) for values, _ in found)
-    assert found[1][1].strategy.updates.lacking == []
-    assert all(torch.equal(values, found[0][0]) for values, _ in found)
+    results = on_ranks(Scripted(script, bad=(0, 1), leading=(0,)), sync=sync, guard=Guard("skip"))
+    assert all(bool(torch.isfinite(values).all()) for values, _ in results)
+    assert results[1][1].strategy.updates.lacking == []
+    assert all(torch.equal(values, results[0][0]) for values, _ in results)
 
 
 @pytest.mark.slow
@@ -277,8 +277,8 @@ def test_steps_that_correct_have_an_optimiser_state_of_their_own_and_the_same_le
             by_hand([(step, rank, count) for rank, count in enumerate(counts)], shared, corrects)
         for model in ours:
             model.load_state_dict(shared.state_dict())
-    found = on_ranks(Scripted(script), model=Linear(name, decay))
-    for values, _ in found:
+    results = on_ranks(Scripted(script), model=Linear(name, decay))
+    for values, _ in results:
         torch.testing.assert_close(values, parameters_to_vector(shared.parameters()).detach(), rtol=0, atol=1e-12)
 
 
@@ -297,8 +297,8 @@ def test_a_group_of_steps_that_is_left_out_leaves_no_gradient_behind(bad: int) -
     if bad == 0:
         by_hand([part for part in parts if part[:2] != (0, 1)], model, optimizer, 12)
     by_hand([(2, rank, 1) for rank in range(RANKS)], model, optimizer)
-    for found, _ in on_ranks(Scripted(script, bad=(bad, 1)), guard=Guard("skip")):
-        torch.testing.assert_close(found, parameters_to_vector(model.parameters()).detach(), rtol=0, atol=1e-12)
+    for actual, _ in on_ranks(Scripted(script, bad=(bad, 1)), guard=Guard("skip")):
+        torch.testing.assert_close(actual, parameters_to_vector(model.parameters()).detach(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -370,8 +370,8 @@ def test_row_weights_multiply_the_loss_of_each_row_and_own_steps_must_read_them(
 
     batch = weighted_batch(None)
     losses = F.cross_entropy(Linear()(batch.x, ()), batch.labels, reduction="none")
-    expected = (losses * torch.tensor([1.0, 0.0, 2.0, 0.5])).sum() / 8
-    torch.testing.assert_close(step(Linear()), expected)
-    torch.testing.assert_close(step(Weighs()), expected)
+    reference = (losses * torch.tensor([1.0, 0.0, 2.0, 0.5])).sum() / 8
+    torch.testing.assert_close(step(Linear()), reference)
+    torch.testing.assert_close(step(Weighs()), reference)
     with pytest.raises(UserError, match="model=Forgets: this strategy weighs the rows of a batch"):
         step(Forgets())

@@ -33,8 +33,8 @@ FOR_THE_HOUSE = {"weighing", "again", "tensors", "typed_graph", "relation_rows"}
 def test_a_stream_is_splitmix64() -> None:
     """The first numbers of seed 1234567, as the author's program prints them."""
     golden, bits = 0x9E3779B97F4A7C15, 2**64
-    found = [noise.mix((1234567 + i * golden) % bits) for i in (1, 2, 3)]
-    assert found == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    results = [noise.mix((1234567 + i * golden) % bits) for i in (1, 2, 3)]
+    assert results == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
 @pytest.mark.slow
@@ -45,17 +45,17 @@ def test_noise_keeps_the_mean() -> None:
 
 
 def test_the_witness_has_all_that_a_layer_may_ask_for() -> None:
-    asked = {name for name in {*vars(Adjacency), *Adjacency.__annotations__} if not name.startswith("_")}
+    names = {name for name in {*vars(Adjacency), *Adjacency.__annotations__} if not name.startswith("_")}
     adjacency = layers_of(DenseEdges.of(GRAPH, self_loops=False), 1, 0)[0]
-    missing = sorted(name for name in asked - FOR_THE_HOUSE if not hasattr(adjacency, name))
+    missing = sorted(name for name in names - FOR_THE_HOUSE if not hasattr(adjacency, name))
     assert not missing
-    for name in asked - FOR_THE_HOUSE:
+    for name in names - FOR_THE_HOUSE:
         if inspect.isfunction(getattr(Adjacency, name, None)):
             assert _takes(getattr(DenseAdjacency, name)) == _takes(getattr(Adjacency, name)), name
 
 
 def _takes(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    return [(each.name, each.default) for each in inspect.signature(function).parameters.values()]
+    return [(parameter.name, parameter.default) for parameter in inspect.signature(function).parameters.values()]
 
 
 class Sums(nn.Module):
@@ -69,8 +69,8 @@ def test_a_module_of_edge_index_reads_the_edges_of_the_witness() -> None:
     (adjacency,) = layers_of(DenseEdges.of(GRAPH, self_loops=False), 1, 0)
     x = torch.rand(GRAPH.num_nodes, 3, dtype=torch.float64)
     source, destination = adjacency.rank_graph.edge_index
-    expected = torch.zeros_like(x).index_add(0, destination, x[source])
-    torch.testing.assert_close(adapted(Sums())(x, [adjacency]), expected)
+    reference = torch.zeros_like(x).index_add(0, destination, x[source])
+    torch.testing.assert_close(adapted(Sums())(x, [adjacency]), reference)
 
 
 @pytest.mark.parametrize("module", [dense, noise, serial])
@@ -214,8 +214,8 @@ def test_the_relational_model_is_what_the_paper_says(options: dict[str, int]) ->
     torch.manual_seed(0)
     model = RGCN(6, CLASSES, RELATIONS, hidden=9, **options).double()  # type: ignore[arg-type]
     x = torch.randn(GRAPH.num_nodes, 6, dtype=torch.float64)
-    found = model(x, layers_of(DenseEdges.of(GRAPH, self_loops=False), 2, 0))  # type: ignore[arg-type]
-    torch.testing.assert_close(found, rgcn(model, x), rtol=1e-12, atol=1e-12)
+    actual = model(x, layers_of(DenseEdges.of(GRAPH, self_loops=False), 2, 0))  # type: ignore[arg-type]
+    torch.testing.assert_close(actual, rgcn(model, x), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -244,8 +244,8 @@ def test_one_hot_rows_are_rows_of_the_first_weights(bases: int | None) -> None:
     written.load_state_dict(state)
     with torch.no_grad():
         model.convs[0].bias.copy_(state["convs.0.bias"])
-    found = model(x, layers_of(DenseEdges.of(GRAPH, self_loops=False), 2, 0))  # type: ignore[arg-type]
-    torch.testing.assert_close(found, rgcn(written, torch.eye(n).double()), rtol=1e-12, atol=1e-12)
+    actual = model(x, layers_of(DenseEdges.of(GRAPH, self_loops=False), 2, 0))  # type: ignore[arg-type]
+    torch.testing.assert_close(actual, rgcn(written, torch.eye(n).double()), rtol=1e-12, atol=1e-12)
 
 
 def test_batch_normalisation_is_torchs() -> None:
@@ -272,5 +272,5 @@ def test_a_block_of_seeds_gives_the_rows_of_the_whole_graph() -> None:
     model = functools.partial(MODELS["gat"], hidden=2)(WIDTH, CLASSES).double()
     edges, x, seeds = DenseEdges.of(GRAPH, self_loops=True), torch.tensor(GRAPH.features), torch.tensor([9, 2])
     part = layers_of(edges, 2, 7, seeds)
-    found, whole = model(x[part[0].src_nodes], part), model(x, layers_of(edges, 2, 7))
-    torch.testing.assert_close(found, whole[seeds], rtol=1e-12, atol=1e-12)
+    actual, whole = model(x[part[0].src_nodes], part), model(x, layers_of(edges, 2, 7))
+    torch.testing.assert_close(actual, whole[seeds], rtol=1e-12, atol=1e-12)

@@ -95,11 +95,11 @@ def test_no_strategy_draws_an_edge_that_it_must_know(name: str, kind: str) -> No
 @pytest.mark.slow
 def test_a_resumed_epoch_draws_no_edge_that_it_must_know() -> None:
     make = STRATEGIES["individual"]
-    whole, rest = (
+    all_batches, remainder = (
         check_negatives(make, GRAPHS["dense"](), Grid(2, 1, 1), SAMPLER, step, eval_negatives=5, width=4)
         for step in (0, 3)
     )
-    assert 0 < rest.training < whole.training
+    assert 0 < remainder.training < all_batches.training
 
 
 @pytest.mark.slow
@@ -109,11 +109,11 @@ def test_negatives_of_a_store_are_those_of_the_graph(tmp_path: Path) -> None:
         links.save(tmp_path / str(number))
         pairs = pairs_of(graph.csc)
         for evaluates in (False, True):
-            drawn = [
+            negatives = [
                 side.negative_pairs(pairs, np.arange(len(pairs)), 3, 5, evaluates=evaluates)
                 for side in (links, links_of(load_rows(tmp_path / str(number))))
             ]
-            np.testing.assert_array_equal(drawn[0], drawn[1], err_msg=kind)
+            np.testing.assert_array_equal(negatives[0], negatives[1], err_msg=kind)
 
 
 @pytest.mark.parametrize(

@@ -61,26 +61,28 @@ def plan(model: Callable[..., nn.Module], cols: int = 1, **keys: Any) -> Plan:
     return Plan(GRAPH, partition, model(HIDDEN, CLASSES).double(), **{"epochs": 2, **keys})
 
 
-def cooked(*reads: str, before: str = "nothing", **keys: Any) -> Callable[..., nn.Module]:
+def make_awkward_model(*reads: str, before: str = "nothing", **keys: Any) -> Callable[..., nn.Module]:
     return functools.partial(RecipeModel, Recipe(reads, ("none",) * len(reads), (before,) * len(reads), **keys))
 
 
 PLANS: dict[str, Callable[[], Plan]] = {
     "gcn": lambda: plan(functools.partial(GCN, hidden=4)),
-    "plain": lambda: plan(cooked("normalized", "sum")),
-    "means": lambda: plan(cooked("mean", "mean")),
+    "plain": lambda: plan(make_awkward_model("normalized", "sum")),
+    "means": lambda: plan(make_awkward_model("mean", "mean")),
     "normed": lambda: plan(functools.partial(GraphSAGE, hidden=4, norm="batch")),
-    "ties across": lambda: plan(cooked("max", "max", before="ties"), cols=2),
+    "ties across": lambda: plan(make_awkward_model("max", "max", before="ties"), cols=2),
     "gat": lambda: plan(functools.partial(GAT, hidden=2, heads=2, edge_width=EDGE_WIDTH)),
     "gat across": lambda: plan(functools.partial(GAT, hidden=2, heads=2, edge_width=EDGE_WIDTH), cols=2),
-    "learned": lambda: plan(cooked("mean"), embedding=HIDDEN),
-    "learned decayed": lambda: plan(cooked("mean"), embedding=HIDDEN, learned_decay=0.1),
+    "learned": lambda: plan(make_awkward_model("mean"), embedding=HIDDEN),
+    "learned decayed": lambda: plan(make_awkward_model("mean"), embedding=HIDDEN, learned_decay=0.1),
     "batches": lambda: plan(
-        cooked("mean", "sum"), strategy=functools.partial(IndividualSample, batch_size=1), **SAMPLED
+        make_awkward_model("mean", "sum"), strategy=functools.partial(IndividualSample, batch_size=1), **SAMPLED
     ),
     "accumulated": lambda: replace(PLANS["batches"](), accumulate=2),
-    "joint": lambda: plan(cooked("mean", "sum"), strategy=functools.partial(JointSample, batch_size=1), **SAMPLED),
-    "server": lambda: plan(cooked("mean"), sync=ParameterServer),
+    "joint": lambda: plan(
+        make_awkward_model("mean", "sum"), strategy=functools.partial(JointSample, batch_size=1), **SAMPLED
+    ),
+    "server": lambda: plan(make_awkward_model("mean"), sync=ParameterServer),
     "decayed": lambda: plan(functools.partial(GCN, hidden=4), weight_decay=0.1),
 }
 
@@ -100,24 +102,24 @@ def wrap(patch: Patch, owner: Any, name: str, change: Callable[..., Any]) -> Non
 def shards(change: Callable[[Shard], Shard]) -> Callable[[Patch], None]:
     """Plants a fault in the shard of rank 0."""
 
-    def changed(original: Any, *arguments: Any) -> list[Shard]:
+    def change_call(original: Any, *arguments: Any) -> list[Shard]:
         first, *others = original(*arguments)
         return [change(first), *others]
 
-    return lambda patch: wrap(patch, ranks, "cut_all", changed)
+    return lambda patch: wrap(patch, ranks, "cut_all", change_call)
 
 
 def keep_and_change_a_sum(patch: Patch) -> None:
     kept: dict[Any, Tensor] = {}
 
-    def changed(original: Any, engine: Engine, x: Tensor, layer: int, *kind: Any, **keys: Any) -> Tensor:
+    def change_call(original: Any, engine: Engine, x: Tensor, layer: int, *kind: Any, **keys: Any) -> Tensor:
         if layer or not torch.is_grad_enabled():
             return original(engine, x, layer, *kind, **keys)  # type: ignore[no-any-return]
         place = engine, kind
         kept[place] = kept[place].add_(0.1) if place in kept else original(engine, x, layer, *kind, **keys).detach()
         return kept[place]
 
-    wrap(patch, Engine, "sum", changed)
+    wrap(patch, Engine, "sum", change_call)
 
 
 def wrong_degree(shard: Shard) -> Shard:
@@ -126,8 +128,8 @@ def wrong_degree(shard: Shard) -> Shard:
 
 def local_degree(shard: Shard) -> Shard:
     ends = np.repeat(np.arange(len(shard.csc.indptr) - 1), np.diff(shard.csc.indptr))
-    own = shard.csc.indices < len(shard.owned)
-    return replace(shard, in_degree=np.bincount(ends[own], shard.csc.weight[own], len(shard.in_degree)))
+    own_rows = shard.csc.indices < len(shard.owned)
+    return replace(shard, in_degree=np.bincount(ends[own_rows], shard.csc.weight[own_rows], len(shard.in_degree)))
 
 
 def forgotten_loop(shard: Shard) -> Shard:
@@ -137,10 +139,10 @@ def forgotten_loop(shard: Shard) -> Shard:
 
 def dropped_edge(shard: Shard) -> Shard:
     csc = shard.csc
-    rest = replace(
+    remainder = replace(
         csc, indptr=np.minimum(csc.indptr, csc.num_edges - 1), indices=csc.indices[:-1], weight=csc.weight[:-1]
     )
-    return replace(shard, csc=rest, edge_ids=shard.edge_ids[:-1], edge_features=shard.edge_features[:-1])
+    return replace(shard, csc=remainder, edge_ids=shard.edge_ids[:-1], edge_features=shard.edge_features[:-1])
 
 
 def no_weights(shard: Shard) -> Shard:
@@ -156,11 +158,11 @@ def local_edge_ids(shard: Shard) -> Shard:
 
 
 def twice(name: str, owner: Any) -> Callable[[Patch], None]:
-    def changed(original: Any, *arguments: Any, **keys: Any) -> Any:
+    def change_call(original: Any, *arguments: Any, **keys: Any) -> Any:
         original(*arguments, **keys)
         return original(*arguments, **keys)
 
-    return lambda patch: wrap(patch, owner, name, changed)
+    return lambda patch: wrap(patch, owner, name, change_call)
 
 
 def result(owner: Any, name: str, change: Callable[..., Any]) -> Callable[[Patch], None]:
@@ -169,49 +171,49 @@ def result(owner: Any, name: str, change: Callable[..., Any]) -> Callable[[Patch
 
 
 def gradient_counted_twice(patch: Patch) -> None:
-    def changed(original: Any, sync: AllReduce, module: nn.Module, *rest: Any) -> None:
+    def change_call(original: Any, sync: AllReduce, module: nn.Module, *rest: Any) -> None:
         if sync.comm.rank == 1:
             for gradient in gradients(trained(module)):
                 gradient.mul_(2)
         original(sync, module, *rest)
 
-    wrap(patch, AllReduce, "step", changed)
+    wrap(patch, AllReduce, "step", change_call)
 
 
 def parameter_not_synchronised(patch: Patch) -> None:
-    def changed(original: Any, sync: AllReduce, module: nn.Module, optimizer: Any, share: float) -> None:
+    def change_call(original: Any, sync: AllReduce, module: nn.Module, optimizer: Any, share: float) -> None:
         last = [gradient.clone() for gradient in gradients(trained(module))][-1]
         total = sync.comm.all_reduce(last.clone())
         for group in optimizer.param_groups:
             group["params"][-1].grad.sub_((total - last) / sync.comm.world_size)
         original(sync, module, optimizer, share)
 
-    wrap(patch, AllReduce, "step", changed)
+    wrap(patch, AllReduce, "step", change_call)
 
 
 def same_noise_in_all_layers(patch: Patch) -> None:
-    def changed(original: Any, *arguments: Any) -> Any:
+    def change_call(original: Any, *arguments: Any) -> Any:
         layers = original(*arguments)
         for layer in layers:
             layer.key = layers[0].key
         return layers
 
-    wrap(patch, ShardAdjacency, "layers", changed)
+    wrap(patch, ShardAdjacency, "layers", change_call)
 
 
 def local_loss(patch: Patch) -> None:
-    def changed(original: Any, task: Any, out: Tensor, batch: Any) -> Tensor:
+    def change_call(original: Any, task: Any, out: Tensor, batch: Any) -> Tensor:
         return original(task, out, replace(batch, total=len(batch.rows)))  # type: ignore[no-any-return]
 
-    wrap(patch, training_step, "loss_part", changed)
+    wrap(patch, training_step, "loss_part", change_call)
 
 
 def ties_to_the_highest_source(patch: Patch) -> None:
-    def changed(original: Any, engine: Engine, *rest: Any, **keys: Any) -> None:
+    def change_call(original: Any, engine: Engine, *rest: Any, **keys: Any) -> None:
         original(engine, *rest, **keys)
         engine.topology = replace(engine.topology, source_ids=-engine.topology.source_ids)
 
-    wrap(patch, Engine, "__init__", changed)
+    wrap(patch, Engine, "__init__", change_call)
 
 
 def local_softmax(patch: Patch) -> None:
@@ -231,27 +233,27 @@ def backward_along_the_edges(patch: Patch) -> None:
 
 
 def lost_gradient_of_the_halo(patch: Patch) -> None:
-    def changed(original: Any, route: Route, z: Tensor, layer: int) -> Pending:
+    def change_call(original: Any, route: Route, z: Tensor, layer: int) -> Pending:
         return original(route, torch.zeros_like(z) if route.kind == "gather" else z, layer)  # type: ignore[no-any-return]
 
-    wrap(patch, Route, "start_to_owners", changed)
+    wrap(patch, Route, "start_to_owners", change_call)
 
 
 def no_rows_of_others(patch: Patch) -> None:
-    def changed(original: Any, adjacency: JointAdjacency, x: Tensor) -> Tensor:
+    def change_call(original: Any, adjacency: JointAdjacency, x: Tensor) -> Tensor:
         return original(adjacency, x) * (torch.arange(len(adjacency._block.src_nodes)) < len(x))[:, None]  # type: ignore[no-any-return]
 
-    wrap(patch, JointAdjacency, "with_halo", changed)
+    wrap(patch, JointAdjacency, "with_halo", change_call)
 
 
 def all_parameters_decay(patch: Patch) -> None:
-    def changed(original: Any, *arguments: Any) -> Any:
+    def change_call(original: Any, *arguments: Any) -> Any:
         optimizer = original(*arguments)
         for group in optimizer.param_groups:
             group["weight_decay"] = 0.1
         return optimizer
 
-    wrap(patch, training_module, "make_optimizer", changed)
+    wrap(patch, training_module, "make_optimizer", change_call)
 
 
 def noise_that_shrinks_rows(patch: Patch) -> None:
@@ -267,10 +269,10 @@ def noise_in_evaluation(patch: Patch) -> None:
 
 
 def statistics_that_stay(patch: Patch) -> None:
-    def changed(original: Any, each: ShardAdjacency, num_rows: int) -> Pool:
+    def change_call(original: Any, each: ShardAdjacency, num_rows: int) -> Pool:
         return replace(original(each, num_rows), lasts=each.engine.topology.comm.rank == 0)
 
-    wrap(patch, ShardAdjacency, "pool", changed)
+    wrap(patch, ShardAdjacency, "pool", change_call)
 
 
 def set_to(owner: Any, name: str, value: Any) -> Callable[[Patch], None]:
@@ -340,9 +342,9 @@ def test_a_planted_fault_is_found(
     fault = FAULTS[name]
     assert agrees(fault.plan)
     fault.plant(monkeypatch)
-    begun = time.perf_counter()
-    with pytest.raises(AssertionError, match=r"difference from plain torch") as found:
+    start = time.perf_counter()
+    with pytest.raises(AssertionError, match=r"difference from plain torch") as actual:
         check_plan(PLANS[fault.plan]())
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     record_property("seconds", seconds)
-    print(f"{name}: {seconds:.2f} s, {found.value}")
+    print(f"{name}: {seconds:.2f} s, {actual.value}")

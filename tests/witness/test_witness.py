@@ -46,7 +46,7 @@ TWO, THREE, ACROSS = Grid(2, 1, 1), Grid(3, 1, 1), Grid(2, 2, 1)
 PARTIAL = functools.partial
 
 
-def cooked(*reads: str, write: str = "none", **keys: Any) -> Callable[..., nn.Module]:
+def make_awkward_model(*reads: str, write: str = "none", **keys: Any) -> Callable[..., nn.Module]:
     return PARTIAL(RecipeModel, Recipe(reads, (write,) * len(reads), ("nothing",) * len(reads), **keys))
 
 
@@ -57,7 +57,7 @@ def check(make: Callable[..., nn.Module], grid: Grid = TWO, **keys: Any) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("read", READS)
 def test_layers_read_rows_as_matrices_do(read: str) -> None:
-    check(cooked(read, read), ACROSS)
+    check(make_awkward_model(read, read), ACROSS)
 
 
 IN_PLACE = [*(("add", read) for read in ("sum", "mean", "normalized", "beside all")), ("one column", "mean")]
@@ -67,7 +67,7 @@ IN_PLACE = [*(("add", read) for read in ("sum", "mean", "normalized", "beside al
 @pytest.mark.parametrize(("write", "read"), IN_PLACE)
 def test_a_layer_may_write_into_what_it_was_given(write: str, read: str) -> None:
     """Sums over input rows are kept from epoch to epoch."""
-    check(cooked(read, "sum", write=write))
+    check(make_awkward_model(read, "sum", write=write))
 
 
 @pytest.mark.slow
@@ -110,12 +110,12 @@ class Decayed(RecipeModel):
 @pytest.mark.parametrize(
     "make",
     [
-        cooked("mean", "mean", tied=True),
+        make_awkward_model("mean", "mean", tied=True),
         exhaustive(TiedWeights),
         UsedInSomeRanks,
-        cooked("sum", "attend", jumps=True),
-        cooked("mean", "max", norm=True, tied=True),
-        cooked("two", "two", self_loops=True),
+        make_awkward_model("sum", "attend", jumps=True),
+        make_awkward_model("mean", "max", norm=True, tied=True),
+        make_awkward_model("two", "two", self_loops=True),
     ],
     ids=["one module", "tied", "used in some ranks", "jumps", "normed", "two sums"],
 )
@@ -189,7 +189,7 @@ def test_every_exact_way_trains_as_matrices_do(name: str) -> None:
 )
 def test_learned_rows_are_an_embedding(name: str, optimizer: str, decay: float) -> None:
     keys = {"optimizer": optimizer, "lr": 0.05, "learned_decay": decay}
-    check(cooked("mean", "sum"), embedding=HIDDEN, **keys, **WAYS.get(name, {}))
+    check(make_awkward_model("mean", "sum"), embedding=HIDDEN, **keys, **WAYS.get(name, {}))
 
 
 def parted() -> Graph:
@@ -205,7 +205,7 @@ def parted() -> Graph:
 @pytest.mark.parametrize("average", ["gradients", "parameters"])
 @pytest.mark.parametrize("halo", ["none", "one_hop"])
 def test_shares_without_cut_edges_train_as_matrices_do(halo: str, average: str) -> None:
-    graph, torch_model = parted(), cooked("mean", "sum")
+    graph, torch_model = parted(), make_awkward_model("mean", "sum")
     torch.manual_seed(0)
     strategy = PARTIAL(PresetWorkload, halo=halo, average=average)
     owners = (np.arange(14) >= 7).astype(np.int32)
@@ -272,6 +272,6 @@ def test_a_whole_run_trains_as_matrices_do(tmp_path: Path) -> None:
     last = serial.train(plan, [[train]] * 3, None)[-1]
     assert result["train_loss"] == pytest.approx(last.losses[0], rel=1e-10)
     np.testing.assert_allclose(np.load(tmp_path / "run/logits.npy"), last.logits.numpy(), rtol=1e-10, atol=1e-10)
-    saved = load_file(tmp_path / "run/model.safetensors")
+    state = load_file(tmp_path / "run/model.safetensors")
     for name, value in last.state.items():
-        torch.testing.assert_close(saved[name], value, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(state[name], value, rtol=1e-10, atol=1e-10)

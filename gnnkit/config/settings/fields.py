@@ -98,6 +98,21 @@ class Section:
     """A configuration section: a dataclass with a field for each key.
 
     Fields with a default are not keys, since the defaults of keys are in the YAML file.
+
+    Derive from it, as a dataclass, to declare the keys of a job. An annotation holds
+    a key's type and the rule that checks it, and error messages name the key.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> from functools import partial
+        >>> from typing import Annotated
+        >>> from gnnkit.config.settings import Section
+        >>> from gnnkit.utils.ranges import whole
+        >>> @dataclass(frozen=True)
+        ... class Hubs(Section):
+        ...     count: Annotated[int, partial(whole, low=1)]
+        >>> Hubs.read("hubs", {"count": 3})
+        Hubs(count=3)
     """
 
     __slots__ = ()
@@ -105,7 +120,10 @@ class Section:
 
     @classmethod
     def optional_keys(cls) -> Collection[str]:
-        """Returns further keys that the section may contain."""
+        """Returns further keys that the section may contain.
+
+        They are not fields, so the class reads them itself. Default: none.
+        """
         return ()
 
     @classmethod

@@ -29,7 +29,7 @@ _UNSELECTED: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The keys that a job reads, apart from plugins' keys."""
+    """The keys that a job reads, without the keys of plugins."""
 
     rules: tuple[KeyRule, ...]  # for keys outside sections
     sections: Mapping[str, type[Section]]  # without plugins

@@ -25,6 +25,14 @@ class NodeOrder(ABC):
     The order does not change aggregated rows, to the bit. Sums over all rows, such as
     the gradient of a weight, change by rounding only. Implementations must be
     deterministic.
+
+    Examples:
+        >>> import numpy
+        >>> from gnnkit.partition.order import NodeOrder
+        >>> class ByDegree(NodeOrder):
+        ...     '''Puts nodes with many in-edges first.'''
+        ...     def order(self, csc, nodes):
+        ...         return numpy.argsort(-csc.in_degree(), kind="stable")
     """
 
     @abstractmethod

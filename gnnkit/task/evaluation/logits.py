@@ -36,7 +36,12 @@ BYTES_PER_EDGE = 64  # ids and weights, in the block and in its kernels
 
 
 class Evaluation(ABC):
-    """Computes exact logits, independently of the training strategy."""
+    """Computes exact logits, independently of the training strategy.
+
+    Every node is computed from all of its in-edges, whatever training samples, so
+    metrics of different strategies can be compared. Subclasses differ in where the rows
+    and edges are.
+    """
 
     worker: Worker  # the rank, with the nodes to evaluate
 

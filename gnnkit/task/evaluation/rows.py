@@ -16,7 +16,11 @@ from gnnkit.strategy import Worker
 def by_node(rows: Tensor, worker: Worker) -> Tensor | None:  # [num_owned, ...] -> [num_nodes, ...]
     """Returns all nodes' rows in the dataset's order on the leader, and None elsewhere.
 
-    Collective.
+    Collective. Use it for tables of predictions, which the leader writes.
+
+    Args:
+        rows: [num_owned, ...] this rank's rows, in the order of `Worker.owned`.
+        worker: This rank's part of the run.
     """
     return _join_rows(rows, worker.owned, worker)
 

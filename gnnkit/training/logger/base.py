@@ -21,6 +21,17 @@ class RunLogger(ABC):
     Only the leader creates and uses the logger, so a logger must not wait for other
     ranks. The constructor's arguments are the keys of `logger.NAME`. It runs before
     the ranks start, and must be cheap to import.
+
+    Derive from it to send curves to another service. Implement `make`; `mark` and
+    `go_on` let a resumed run continue the same curves without repeating values.
+
+    Examples:
+        >>> from gnnkit.training.logger import RunLogger
+        >>> class Text(RunLogger):
+        ...     '''Writes scalars to a CSV file.'''
+        ...     def make(self, folder):
+        ...         from lightning.pytorch.loggers import CSVLogger
+        ...         return CSVLogger(folder, name="text")
     """
 
     module: ClassVar[str | None] = None  # required module

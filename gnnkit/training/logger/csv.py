@@ -17,7 +17,10 @@ FILE = "metrics.csv"
 
 
 class Csv(RunLogger):
-    """Choose this logger to process curves in a program: `csv/metrics.csv`."""
+    """Writes curves to `csv/metrics.csv` in the run folder.
+
+    Choose this logger to process curves in a program. It needs no further package.
+    """
 
     def make(self, folder: Path) -> Logger:
         from lightning.pytorch.loggers import CSVLogger

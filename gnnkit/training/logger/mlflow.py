@@ -16,7 +16,10 @@ _folders: set[str] = set()  # run folders of this process. MLflow stores the las
 
 
 class MLflow(RunLogger):
-    """Choose this logger to compare runs in MLflow, on a server or in a folder."""
+    """Writes curves and settings to MLflow.
+
+    Choose this logger to compare runs in MLflow, on a server or in a folder.
+    """
 
     module, package = "mlflow", "mlflow"
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class TensorBoard(RunLogger):
-    """Choose this logger to view curves: `tensorboard --logdir outputs`."""
+    """Writes curves for TensorBoard, a default logger.
+
+    Choose this logger to view curves: `tensorboard --logdir outputs`.
+    """
 
     def make(self, folder: Path) -> Logger:
         return _logger(folder)

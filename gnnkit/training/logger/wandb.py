@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 
 class Wandb(RunLogger):
-    """Choose this logger to compare runs in Weights & Biases, online or offline."""
+    """Writes curves and settings to Weights & Biases.
+
+    Choose this logger to compare runs in its web application. Runs may be offline, and
+    uploaded later.
+    """
 
     module = package = "wandb"
 

@@ -46,11 +46,11 @@ from tests.strategy.test_preset_workload import (
     SPARSE_READERS,
     accuracy_of,
     check_sparse_rows,
-    filled,
+    fill_parameters,
     make_model,
     mean_gradient,
     subgraph,
-    trained,
+    train_ranks,
     without_cut_edges,
     worker,
 )
@@ -82,24 +82,24 @@ def test_every_mode_keeps_the_promises_of_strategies(name: str) -> None:
 def test_without_cut_edges_training_is_serial(make: Callable[[], ExecutionStrategy]) -> None:
     owner = OWNERS[3]
     graph = without_cut_edges(owner)
-    alone = functools.partial(trained, VertexCentric, graph=graph, owner=np.zeros_like(owner))
+    alone = functools.partial(train_ranks, VertexCentric, graph=graph, owner=np.zeros_like(owner))
     ((expected, _),) = Threads.run(alone, 1)
-    for found, _ in Threads.run(functools.partial(trained, make, graph=graph, owner=owner), 3):
+    for found, _ in Threads.run(functools.partial(train_ranks, make, graph=graph, owner=owner), 3):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.slow
 @few("name", MODES, ["clusters by ldg", "llcg", "coverage"])
 def test_no_word_of_a_row_moves(name: str) -> None:
-    for _, strategy in Threads.run(functools.partial(trained, MODES[name], epochs=2), 3):
+    for _, strategy in Threads.run(functools.partial(train_ranks, MODES[name], epochs=2), 3):
         assert not strategy.tally.words
         assert strategy.tally.bytes_sent == 0
 
 
 @pytest.mark.slow
 def test_two_chunks_are_the_whole_graph_of_two_workers() -> None:
-    ((expected, _),) = Threads.run(functools.partial(trained, VertexCentric), 1)
-    for found, _ in Threads.run(functools.partial(trained, Coverage), 2):
+    ((expected, _),) = Threads.run(functools.partial(train_ranks, VertexCentric), 1)
+    for found, _ in Threads.run(functools.partial(train_ranks, Coverage), 2):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
     assert Coverage().on_one_rank(2, None) is not None
 
@@ -225,7 +225,7 @@ def test_over_a_full_rotation_the_mean_gradient_of_a_linear_layer_is_that_of_the
     rotations = max(ranks - 1, 1)
 
     def gradient(make: Callable[[], ExecutionStrategy], epochs: int, comm: Communicator) -> Tensor:
-        strategy, model = make(), filled(LinearSum())
+        strategy, model = make(), fill_parameters(LinearSum())
         strategy.setup(worker(comm, strategy), model)
         for epoch in range(epochs):
             (batch,) = strategy.batches(epoch)

@@ -65,7 +65,10 @@ class ClusterData(pyg.ClusterData):  # type: ignore[misc]  # PyG is untyped
 
 
 class ClusterLoader(pyg.ClusterLoader):  # type: ignore[misc]
-    """PyG's `ClusterLoader`, which also makes batches of clusters without any edge."""
+    """PyG's `ClusterLoader`, which also makes batches of clusters without any edge.
+
+    Takes a `ClusterData` and the arguments of PyG's class.
+    """
 
     def _collate(self, batch: list[int] | Tensor) -> Data:
         parts, data, batch = self.cluster_data.partition, self.cluster_data.data, torch.as_tensor(batch)

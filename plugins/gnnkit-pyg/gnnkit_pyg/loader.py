@@ -27,6 +27,15 @@ class NeighborLoader(PrefetchingLoader, pyg.NeighborLoader, SeededLoader):  # ty
     `threads` is the only argument that PyG's class does not have: the number of threads
     that prepare batches if `num_workers=0`. Default: the available cores, at most 4. 0
     creates each batch on request.
+
+    Examples:
+        >>> import torch
+        >>> from torch_geometric.data import Data
+        >>> from gnnkit.pyg import NeighborLoader
+        >>> data = Data(x=torch.eye(4), edge_index=torch.tensor([[1, 2, 3], [0, 0, 1]]))
+        >>> loader = NeighborLoader(data, [2, 2], torch.tensor([0]), batch_size=1)
+        >>> next(iter(loader)).n_id.tolist()
+        [0, 1, 2, 3]
     """
 
     sampler_name = "node_sampler"
@@ -75,6 +84,15 @@ class LinkNeighborLoader(PrefetchingLoader, pyg.LinkNeighborLoader, SeededLoader
 
     Takes the same arguments, and `threads` as `NeighborLoader` does.
     Negative edges are drawn under the batch's seed too.
+
+    Examples:
+        >>> import torch
+        >>> from torch_geometric.data import Data
+        >>> from gnnkit.pyg import LinkNeighborLoader
+        >>> data = Data(x=torch.eye(4), edge_index=torch.tensor([[1, 2, 3], [0, 0, 1]]))
+        >>> loader = LinkNeighborLoader(data, [2], neg_sampling="binary", batch_size=3)
+        >>> next(iter(loader)).edge_label.tolist()  # 3 edges, and as many drawn pairs
+        [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
     """
 
     sampler_name = "link_sampler"

@@ -18,6 +18,16 @@ def check_communicator(comm: Communicator) -> None:
     """Raises `AssertionError` for the first violation of the contract.
 
     Collective over `comm`.
+
+    Call it on every rank of a group of any size. It checks collectives with uneven
+    and empty parts, sums, subgroups and the mailbox, and leaves the group
+    usable.
+
+    Examples:
+        >>> from gnnkit.comm.threads import Threads
+        >>> from gnnkit.testing import check_communicator
+        >>> Threads.run(check_communicator, 2, timeout=60)
+        [None, None]
     """
     check_instance(comm, Communicator)
     _check_all_to_all(comm)

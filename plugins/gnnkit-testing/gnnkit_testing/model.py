@@ -100,6 +100,11 @@ def check_program(make: Callable[[], Program], grids: Sequence[Grid] = GRIDS) ->
 
     Args:
         grids: Rank grids. Default: one of each kind.
+
+    Examples:
+        >>> from gnnkit.model.pagerank import PageRank
+        >>> from gnnkit.testing import check_program
+        >>> check_program(PageRank)
     """
     check_maker(make, Program)
     reference, iterations = _run(make(), ONE)

@@ -23,6 +23,13 @@ def check_sampler(sampler: Sampler, graph: CSC, seeds: Ids, *, key: int = 7) -> 
         sampler: The sampler to check.
         graph: A graph with as many sources as destinations.
         seeds: [num_seeds] distinct node ids.
+
+    Examples:
+        >>> import numpy
+        >>> from gnnkit.sampler import NeighborSampler
+        >>> from gnnkit.testing import check_sampler, example_graphs
+        >>> graph = example_graphs()[4]  # a hub
+        >>> batch = check_sampler(NeighborSampler([5, 5]), graph.csc, numpy.arange(3))
     """
     check_instance(sampler, Sampler)
     name = type(sampler).__name__
