@@ -431,3 +431,24 @@ def test_whole_numbers_that_are_days_are_dates(tmp_path: Path, capsys: Any) -> N
     folder.read(folder.tables["orders"], ["order_id"], ())
     said = "orders.csv, column 'bought' holds whole numbers such as 20260131, which are read as dates"
     assert capsys.readouterr().out.count(said) == 1
+
+
+def test_days_that_are_keys_stay_numbers(tmp_path: Path) -> None:
+    """A table of days is found by its key, and its links."""
+    (tmp_path / "dates.csv").write_text("date_id,weekday\n20240131,2\n20240201,3\n20240202,4\n", encoding="utf-8")
+    (tmp_path / "sales.csv").write_text("sale_id,date_id\n1,20240131\n2,20240201\n3,20240131\n", encoding="utf-8")
+    folder = Folder.find(tmp_path)
+    proposal = propose({name: folder.read(path, None, ()) for name, path in folder.tables.items()}, {})
+    assert proposal.tables["dates"].key == ("date_id",)
+    assert proposal.tables["sales"].links == (Link(("date_id",), "dates"),)
+
+
+def test_days_in_parts_of_a_task_are_dates_even_if_a_part_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "tasks/late").mkdir(parents=True)
+    (tmp_path / "users.csv").write_text("user_id\n1\n2\n", encoding="utf-8")
+    rows = pa.table({"user_id": [1, 2], "day": [20240131, 20240201], "label": [0, 1]})
+    for part, table in (("train", rows), ("val", rows), ("test", rows[:0])):
+        pyarrow.parquet.write_table(table, tmp_path / f"tasks/late/{part}.parquet")
+    task = Folder.find(tmp_path).read_task("late", ["user_id"], ())
+    assert pa.types.is_timestamp(task.kinds["day"])
+    assert task.num_rows == 4
