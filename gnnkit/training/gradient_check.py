@@ -20,16 +20,16 @@ from gnnkit.training.step import loss_of
 if TYPE_CHECKING:
     from gnnkit.training.module import TrainingModule
 
-TIMES = 10  # comparisons per run
+TIMES = 10  # maximum number of comparisons per run
 
 
 class GradientCheck:
     """Measures how far the workers' gradients are from the exact one.
 
-    At evaluations, at most about ten times, a copy of the model repeats a step's
-    forward and backward pass with current rows of all nodes. If workers hold different
-    parameters, the copy has their mean, and is compared with the gradients of a
-    superstep's last local step. Learned rows are not part of the gradients.
+    At evaluations, at most ten times, a copy of the model repeats a step's forward and
+    backward pass with current rows of all nodes. If workers hold different parameters,
+    the copy has their mean, and is compared with the gradients of a superstep's last
+    local step. Learned rows are not part of the gradients.
     """
 
     def __init__(self, reason: str | None = None) -> None:
@@ -46,7 +46,8 @@ class GradientCheck:
             is_summed: Whether they are sums over the ranks.
         """
         epoch, trainer = module.current_epoch + 1, module.trainer
-        every = max(trainer.check_val_every_n_epoch or 1, (trainer.max_epochs or 0) // TIMES)
+        every = trainer.check_val_every_n_epoch or 1
+        every *= max(math.ceil((trainer.max_epochs or 0) / (TIMES * every)), 1)
         due = (int(self.measured[-1][0] if self.measured else 0) // every + 1) * every
         if self.unmeasured is not None or epoch < due or module.batch.update in ("own", "conclude", "correct"):
             return

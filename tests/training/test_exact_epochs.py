@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import lightning as L
 import numpy as np
@@ -17,6 +18,7 @@ from gnnkit.model.gcn import GCN
 from gnnkit.strategy import supersteps
 from gnnkit.strategy.phases import Phases
 from gnnkit.training import checkpoint
+from gnnkit.training.gradient_check import GradientCheck
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.resume import position
 from tests.cases import exhaustive, few
@@ -165,6 +167,30 @@ def test_a_run_measures_its_gradients_against_exact_ones_and_stays_the_same(
     monkeypatch.setattr(TrainingModule, "look_at_gradient", lambda *_, **__: None)
     if keys.get("comm") is None:
         assert torch.equal(run(tmp_path / "other", trainer, **keys)[1], actual)
+
+
+@pytest.mark.parametrize(
+    ("max_epochs", "every", "epochs"),
+    [
+        (1, 1, [1]),
+        (9, 1, [*range(1, 10)]),
+        (10, 1, [*range(1, 11)]),
+        (11, 1, [2, 4, 6, 8, 10]),
+        (100, 1, [*range(10, 101, 10)]),
+        (100, 3, [*range(12, 97, 12)]),
+        (5, 10, []),
+    ],
+)
+def test_gradients_are_compared_at_most_ten_times_at_evaluations(
+    max_epochs: int, every: int, epochs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = GradientCheck()
+    monkeypatch.setattr(check, "_compare", lambda *arguments, **_: check.measured.append([arguments[-1], 1.0, 1.0]))
+    module = MagicMock()
+    module.trainer.max_epochs, module.trainer.check_val_every_n_epoch = max_epochs, every
+    for module.current_epoch in range(max_epochs):
+        check.look(module, [], is_summed=True)
+    assert [epoch for epoch, _, _ in check.measured] == epochs
 
 
 @pytest.mark.slow
