@@ -83,6 +83,9 @@ def read_run(folder: Path) -> RunFiles:
     if not (folder / RESULT).exists():
         raise UserError(f"runs={folder}: there is no {RESULT}: choose the folder of a completed run")
     result, notes = read_object(folder / RESULT, f"runs={folder}: {RESULT}"), list[str]()
+    for name, part in ((EPOCHS, "curves"), (CONFIG, "settings")):
+        if not (folder / name).exists():
+            notes.append(f"there is no {name}, so there are no {part}")
     read = functools.partial(_read, folder, notes)
     lines = list(_lines(read(EPOCHS, _head, b""), notes))
     epochs = {int(line["epoch"]): line for line in lines if "train_loss" in line}  # of a repeated epoch, the last
@@ -135,8 +138,6 @@ def _head(path: Path) -> bytes:
 
 def _lines(content: bytes, notes: list[str]) -> Iterator[Mapping[str, Any]]:
     """Yields the lines of `epochs.jsonl` that have an epoch number."""
-    if not content:
-        notes.append(f"there is no {EPOCHS}, so there are no curves")
     lines = [_line(text) for text in content.splitlines()]
     yield from (line for line in lines if line is not None)
     if num_damaged := lines.count(None):

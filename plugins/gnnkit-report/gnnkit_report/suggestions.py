@@ -102,7 +102,7 @@ def _against_overfitting(run: RunFiles) -> str:
 
 def _others(run: RunFiles) -> Iterator[str]:
     setup, training = run.number("seconds_setup"), run.number("phases", "training")
-    is_uncached = run.settings.get("cache") in (None, False)
+    is_uncached = bool(run.settings) and run.settings.get("cache") in (None, False)
     if setup and training and setup > SETUP * training and setup > 5 and is_uncached:
         yield f"Set-up took {setup:.1f} s, and training {training:.1f} s: a cached partition (cache=auto) shortens the next run."
     if run.result.get("exact") is False:
