@@ -69,7 +69,8 @@ def choices(
 ) -> dict[str, str]:
     """Returns the selected option of each section.
 
-    Takes the arguments of `compose`."""
+    Takes the arguments of `compose`.
+    """
     composer = _Composer(overrides, config_dirs, config_name)
     with composer.as_user_errors():
         selections = composer.compose(with_hydra=True).hydra.runtime.choices
@@ -363,7 +364,8 @@ def _normalize(text: str) -> str:
 def _replace_lists(overrides: Sequence[str]) -> list[str]:
     """Replaces keys that take lists or mappings by a deletion and an addition.
 
-    Hydra cannot merge a mapping into a list."""
+    Hydra cannot merge a mapping into a list.
+    """
     mapping_keys = {key for text in overrides if (key := key_of(text)) in _LIST_OR_MAPPING and "={" in text}
     new_overrides = []
     for text in overrides:
