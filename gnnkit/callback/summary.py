@@ -13,8 +13,9 @@ from gnnkit.utils.ranges import MAX_COUNT, whole
 
 
 class Summary(Callback):
-    """Prints the modules and their numbers of parameters before training, on the
-    leader.
+    """Prints the model's modules and their numbers of parameters before training.
+
+    Only the leader prints.
     """
 
     def __init__(self, depth: int = 2) -> None:

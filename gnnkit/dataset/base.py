@@ -65,10 +65,10 @@ class Dataset(ABC):
 
     @property
     def store_folder(self) -> Path | None:
-        """A partitioned graph's folder, which runs open directly, or None to call
-        `load`.
+        """The folder of a partitioned graph, or None if runs call `load`.
 
-        Each rank then maps its own files, so no process needs memory for the graph.
+        Runs open such a folder directly. Each rank maps its own files, so no process
+        needs memory for the graph.
         """
         return None
 

@@ -6,8 +6,9 @@ from gnnkit.exchange.base import RowExchange
 
 
 class Exact(RowExchange):
-    """Sends all rows in each pass, unencoded. The default, and the one that evaluation
-    uses.
+    """Sends all rows in each pass, unencoded.
+
+    It is the default, and evaluation always uses it.
     """
 
     exact = True

@@ -46,8 +46,9 @@ class Block:
 
     @property
     def edge_columns(self) -> dict[str, npt.NDArray[Any]]:  # [num_edges] each
-        """The edge columns that are present, by field name: `edge_ids`, `weight`,
-        `relation`.
+        """The edge columns that are present, by field name.
+
+        Fields are `edge_ids`, `weight` and `relation`.
         """
         columns = {name: getattr(self, name) for name in EDGE_COLUMNS}
         return {name: column for name, column in columns.items() if column is not None}

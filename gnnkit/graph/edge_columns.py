@@ -121,8 +121,10 @@ class EdgeColumns(dict[str, Array]):
         return {rule.field: self.get(name) for name, rule in RULES.items() if rule.field in names}
 
     def merged_by(self, merge: str) -> EdgeColumns:
-        """Returns the columns that merge parallel edges in the given way, such as
-        `number`.
+        """Returns the columns that merge parallel edges in the given way.
+
+        Args:
+            merge: A value of `EdgeColumnRule.merge`, such as `number`.
         """
         return EdgeColumns({name: values for name, values in self.items() if RULES[name].merge == merge})
 

@@ -66,8 +66,9 @@ class Relation(NamedTuple):
 
     @property
     def edge_type(self) -> str:
-        """The relation's name in `Graph.edge_type_names`, for example
-        `author-writes-paper`.
+        """The relation's name in `Graph.edge_type_names`.
+
+        An example is `author-writes-paper`.
         """
         return "-".join(self)
 

@@ -223,11 +223,10 @@ class Run(Job):
         return replace(order, settings=replace(only, notes=(*only.notes, note)))
 
     def done(self, order: Order) -> Result | None:
-        """Returns the stored result if the run folder holds one of the same job, else
-        None.
+        """Returns the result of the same job in the run folder, or None.
 
         A result ends the job at once, for jobs that are repeated until they have
-        succeeded. Default: None, so the job is always done.
+        succeeded. Default: None, so the job always runs.
         """
         return None
 

@@ -85,8 +85,9 @@ class Order:
 
     @property
     def run_folder(self) -> Path:
-        """The run folder. Fails before its creation, and on ranks other than the
-        leader.
+        """The run folder, which exists. Only the leader's order has one.
+
+        Before the folder is created, `named_folder` is the requested one.
         """
         assert isinstance(self.folder, Path)
         return self.folder

@@ -46,8 +46,9 @@ class LeaderRun(ABC):
 
     @abstractmethod
     def note(self, fields: Mapping[str, Any]) -> None:
-        """Adds plain values to `coordination.json`, where they survive a restart. Rank
-        0 only.
+        """Adds plain values to `coordination.json`, where they survive a restart.
+
+        Only rank 0 may call it.
 
         Args:
             fields: JSON values by name, which replace those of the same name.

@@ -60,9 +60,7 @@ class WorkerState:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """The step's time by phase: `wait`, `compute`, `exchange` and `sync`, in
-        seconds.
-        """
+        """The step's seconds by phase: `wait`, `compute`, `exchange` and `sync`."""
         return {
             "wait": self.seconds_wait,
             "compute": self.seconds_compute,

@@ -43,8 +43,9 @@ class Partition:
 
     @property
     def node_cell(self) -> Ids:  # [num_nodes] int32
-        """The cell that owns each node, [num_nodes] int32. Its slice ranks own the
-        nodes.
+        """The cell that owns each node, [num_nodes] int32.
+
+        The nodes are owned by the cell's slice ranks.
         """
         return (self.node_rank // self.grid.slices).astype(np.int32, copy=False)
 

@@ -198,11 +198,10 @@ class Loader:
         return self._plan_cache[2]
 
     def deal(self, shares: Sequence[float]) -> None:
-        """Distributes each step's seeds unevenly over the ranks, from the next iterator
-        on.
+        """Distributes each step's seeds unevenly over the ranks.
 
-        The set of seeds in a step does not change. Call it with the same shares on all
-        ranks.
+        It takes effect with the next iterator. The set of seeds in a step does not
+        change. Call it with the same shares on all ranks.
 
         Args:
             shares: [world_size] each rank's share, with sum 1.

@@ -361,10 +361,10 @@ class Batch:
 
     @property
     def share(self) -> float:
-        """This rank's share of the rows that the loss reads, which add up to 1 over the
-        ranks.
+        """This rank's share of the rows that the loss reads.
 
-        `GradientSync.step` receives it as the rank's weight in a mean.
+        Shares add up to 1 over the ranks. `GradientSync.step` receives the share as the
+        rank's weight in a mean.
         """
         return len(self.rows) / max(self.total, 1)
 

@@ -202,7 +202,8 @@ def trained(module: nn.Module) -> list[Parameter]:
 
 
 def gradients(parameters: list[Parameter]) -> list[Tensor]:
-    """Returns the parameters' gradients, in the same order, without those that are
-    None.
+    """Returns the parameters' gradients in the same order.
+
+    Parameters without a gradient are left out.
     """
     return [p.grad for p in parameters if p.grad is not None]

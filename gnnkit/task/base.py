@@ -289,10 +289,10 @@ class Task(ABC):
         return {}
 
     def score_warnings(self, metrics: Mapping[str, float]) -> list[str]:
-        """Returns reasons why the metrics are not meaningful, for the log and the
-        report.
+        """Returns reasons why the metrics are not meaningful.
 
-        Called once, with the final metrics. Default: none.
+        The log and the report show them. Called once, with the final metrics. Default:
+        none.
 
         Args:
             metrics: Values by name, from `measure`.

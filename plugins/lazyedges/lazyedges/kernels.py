@@ -81,11 +81,11 @@ class EdgeKernels(Protocol):
         slope: float,
         dropout: EdgeDropout | None,
     ) -> Tensor | None:  # [num_dst, H, d]
-        """Sums the sources' rows with attention. If None, computed from weights
-        instead.
+        """Sums the sources' rows with attention.
 
-        The weights are the softmax of leaky_relu(source[u] + destination[v] + edge[e])
-        over a destination's edges.
+        If it returns None, the sums are computed from weights instead. The weights are
+        the softmax of leaky_relu(source[u] + destination[v] + edge[e]) over a
+        destination's edges.
 
         Args:
             rows: [num_src, H, d].
