@@ -239,3 +239,14 @@ def test_an_induced_subgraph_has_the_visible_edges_of_each_tree() -> None:
                 expected.append((*ends, edge))
     edges = zip(induced.row.tolist(), induced.col.tolist(), permutation[induced.edge].tolist(), strict=True)
     assert sorted(edges) == sorted(expected)
+
+
+def test_edges_that_are_sorted_here_take_half_the_memory_and_sorted_edges_none() -> None:
+    data = homogeneous()
+    sampler = SubgraphSampler(data, [1])
+    ordered = Data(num_nodes=data.num_nodes, edge_index=data.edge_index[:, sampler.edge_permutation])
+    (copied,) = sampler.graph.relations.values()
+    (shared,) = SubgraphSampler(ordered, [1], is_sorted=True).graph.relations.values()
+    assert copied.csc.indices.dtype == np.int32
+    assert np.array_equal(copied.csc.indices, shared.csc.indices)
+    assert np.shares_memory(shared.csc.indices, ordered.edge_index.numpy())
