@@ -84,7 +84,7 @@ def assert_equal(subgraph: SampledSubgraph, loop: HopLoop) -> None:
             assert subgraph.trees[name].tolist() == [tree for tree, _ in nodes]
     for key, edges in loop.edges.items():
         drawn = subgraph.edges[key]
-        assert list(zip(drawn.row.tolist(), drawn.col.tolist(), drawn.edge.tolist(), strict=True)) == edges
+        assert list(zip(*drawn.ends.tolist(), drawn.edge.tolist(), strict=True)) == edges
 
 
 @pytest.mark.parametrize(
