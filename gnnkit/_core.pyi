@@ -69,6 +69,9 @@ def csc_missed_rows(
     0, 1, ... Of more than 16 million edges, 16 stretches of a million are counted.
     """
 
+def csc_edges(indptr: _Ids, indices: _Ids) -> npt.NDArray[np.int64]:
+    """Returns sources and then destinations of all edges, [2 * num_edges]."""
+
 def csc_transpose(
     indptr: _Ids, indices: _Ids, num_sources: int, threads: int | None = None
 ) -> tuple[_Ids, _Ids, _Ids]: ...

@@ -246,6 +246,7 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         ),
         "threads": small_number,
     },
+    "csc_edges": GRAPH,
     "csc_cuthill_mckee": {**GRAPH, "num_sources": eight},
     "csc_missed_rows": {
         **GRAPH,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids
 from gnnkit.sampler.gather import gather_rows
@@ -48,12 +49,11 @@ def to_pyg(batch: LoadedBatch) -> Any:
 
     hops, outer = _nested_hops(batch), batch.blocks[0]
     num_edges = [0, *(len(hop.indices) for hop in hops)]
-    targets = np.repeat(np.arange(outer.num_dst), np.diff(outer.indptr))
     tables = batch.tables
     return Data(
         x=None if batch.x is None else tensor(batch.x),
         y=None if tables.labels is None else tensor(tables.labels[outer.src_nodes]),
-        edge_index=tensor(np.stack([outer.indices.astype(np.int64, copy=False), targets])),
+        edge_index=tensor(_core.csc_edges(outer.indptr, outer.indices).reshape(2, -1)),
         edge_attr=_of_edges(tables.edge_features, outer),
         edge_weight=_of_edges(tables.edge_weight, outer),
         importance=None if outer.weight is None else tensor(outer.weight),

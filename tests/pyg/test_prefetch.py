@@ -163,6 +163,26 @@ def test_other_sizes_get_other_memory() -> None:
     assert len(pool._buffers) <= 2
 
 
+def test_all_rows_of_a_table_in_order_are_stacked_without_a_copy() -> None:
+    pool, table = RowPool(), torch.randint(9, (2, 4))
+    first, second = (PooledTable.of(row, pool, 1) for row in table)
+    assert torch.stack([first, second]).data_ptr() == table.data_ptr()
+    other = PooledTable.of(torch.arange(4), pool, 1)
+    floats = [PooledTable.of(row, pool, 1) for row in table.view(torch.float64)]
+    assert torch.equal(torch.stack(floats), table.view(torch.float64))
+    for rows in ([second, first], [first], [first, first], [first, other], [other, second]):
+        stacked = torch.stack(rows)
+        assert torch.equal(stacked, torch.stack([row.as_subclass(Tensor) for row in rows]))
+        assert stacked.data_ptr() != table.data_ptr()
+
+
+def test_the_edges_of_a_batch_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = NeighborLoader(homogeneous(), [4], batch_size=60, threads=1)
+    expected = next(iter(loader)).edge_index
+    monkeypatch.setattr(np, "stack", None)
+    assert next(iter(loader)).edge_index.shape == expected.shape
+
+
 def test_a_pooled_table_is_a_tensor_in_all_other_functions() -> None:
     table = torch.rand(5, 2)
     pooled = PooledTable.of(table, RowPool(), 1)

@@ -84,7 +84,7 @@ def assert_equal(subgraph: SampledSubgraph, loop: HopLoop) -> None:
             assert subgraph.trees[name].tolist() == [tree for tree, _ in nodes]
     for key, edges in loop.edges.items():
         drawn = subgraph.edges[key]
-        assert list(zip(drawn.row.tolist(), drawn.col.tolist(), drawn.edge.tolist(), strict=True)) == edges
+        assert list(zip(*drawn.ends.tolist(), drawn.edge.tolist(), strict=True)) == edges
 
 
 @pytest.mark.parametrize(
@@ -239,3 +239,14 @@ def test_an_induced_subgraph_has_the_visible_edges_of_each_tree() -> None:
                 expected.append((*ends, edge))
     edges = zip(induced.row.tolist(), induced.col.tolist(), permutation[induced.edge].tolist(), strict=True)
     assert sorted(edges) == sorted(expected)
+
+
+def test_edges_that_are_sorted_here_take_half_the_memory_and_sorted_edges_none() -> None:
+    data = homogeneous()
+    sampler = SubgraphSampler(data, [1])
+    ordered = Data(num_nodes=data.num_nodes, edge_index=data.edge_index[:, sampler.edge_permutation])
+    (copied,) = sampler.graph.relations.values()
+    (shared,) = SubgraphSampler(ordered, [1], is_sorted=True).graph.relations.values()
+    assert copied.csc.indices.dtype == np.int32
+    assert np.array_equal(copied.csc.indices, shared.csc.indices)
+    assert np.shares_memory(shared.csc.indices, ordered.edge_index.numpy())

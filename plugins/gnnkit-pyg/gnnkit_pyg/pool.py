@@ -43,7 +43,13 @@ class RowPool:
         return torch.from_numpy(memory).view(table.dtype).view(len(ids), *table.shape[1:])
 
     def stack(self, rows: Sequence[Tensor]) -> Tensor:  # [num_rows, length]
-        """Stacks CPU tensors of one dtype and length."""
+        """Stacks CPU tensors of one dtype and length.
+
+        Returns the table itself, without a copy, if they are all of its rows in order.
+        """
+        base, kind = rows[0]._base, (rows[0].dtype, (len(rows), len(rows[0])))
+        if base is not None and (base.dtype, base.shape) == kind and all(map(torch.Tensor.is_set_to, rows, base)):
+            return base
         arrays = [row.numpy() for row in rows]
         memory = self._take(sum(array.nbytes for array in arrays)).view(arrays[0].dtype)
         return torch.from_numpy(np.stack(arrays, out=memory.reshape(len(arrays), -1)))

@@ -83,11 +83,13 @@ class _Arrays:
     def graph(self, hetero: bool, backward: bool) -> SampledGraph:
         relations = {}
         dtypes = [row.numpy().dtype for _, row, _ in self.edges.values()] or [np.dtype(np.int64)]
+        is_copied = all(order is not None for _, _, order in self.edges.values())  # else the container's memory
+        dtype = np.dtype(np.int32) if is_copied and max(self.num_nodes.values(), default=0) < 2**31 else max(dtypes)
         for edge_type, (colptr, row, _) in self.edges.items():
             ends = (edge_type[2], edge_type[0]) if backward else (edge_type[0], edge_type[2])
             weight = self._sorted(edge_type, self.weight.get(edge_type))
             edges = RelationEdges.of(
-                ends, colptr, row.numpy().astype(max(dtypes), copy=False), self.num_nodes[ends[0]], weight
+                ends, colptr, row.numpy().astype(dtype, copy=False), self.num_nodes[ends[0]], weight
             )
             times = self._times(edge_type, edges)
             relations[edge_type] = edges if times is None else edges.timed(times)

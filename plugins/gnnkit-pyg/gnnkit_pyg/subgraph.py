@@ -18,8 +18,7 @@ from gnnkit_pyg.sampled_graph import SampledGraph
 class LocalEdges:
     """The edges that one relation contributes, in local ids."""
 
-    row: Ids  # [num_edges] sources
-    col: Ids  # [num_edges] destinations
+    ends: Ids  # [2, num_edges] sources and destinations
     edge: Ids  # [num_edges] positions in the relation's CSC
     counts: Sequence[int] | None  # edges per hop. None: an induced subgraph
 
@@ -89,9 +88,8 @@ def grow(graph: SampledGraph, seeds: Seeds, key: int, rule: DrawRule) -> Sampled
     ends = {name: [0, *sizes] for name, (_, _, sizes) in zip(num_nodes, nodes, strict=True)}  # of hops, in `nodes`
     edges = {}
     for (name, relation), (indptr, row, edge, *_) in zip(graph.relations.items(), sampled_edges, strict=True):
-        col = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
         counts = None if rule.induced else np.diff(indptr[ends[relation.destination][:-1]]).tolist()
-        edges[name] = LocalEdges(row, col, edge, counts)
+        edges[name] = LocalEdges(_core.csc_edges(indptr, row).reshape(2, -1), edge, counts)
     return SampledSubgraph(
         nodes={name: ids for name, (ids, _, _) in zip(num_nodes, nodes, strict=True)},
         trees={name: trees for name, (_, trees, _) in zip(num_nodes, nodes, strict=True)} if seeds.disjoint else None,

@@ -42,7 +42,7 @@ from gnnkit_pyg.checks import (
 from gnnkit_pyg.negatives import SeededNegatives, TemporalNegatives
 from gnnkit_pyg.pool import PooledTable, RowPool
 from gnnkit_pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, SampledGraph, SampleOptions
-from gnnkit_pyg.subgraph import DrawRule, SampledSubgraph, Seeds, grow
+from gnnkit_pyg.subgraph import DrawRule, LocalEdges, SampledSubgraph, Seeds, grow
 
 _MAX_SEED = 2**63 - 1
 _NONE = np.empty(0, np.int64)
@@ -285,26 +285,18 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def _pooled(self, table: Tensor) -> Tensor:
         return table if self._pool is None else PooledTable.of(table, self._pool, self.threads)
 
-    def _ends(self, row: Ids, col: Ids) -> tuple[Tensor, Tensor]:
+    def _ends(self, edges: LocalEdges) -> tuple[Tensor, Tensor]:
         """Returns sources and destinations, in the direction of the container."""
-        ends = self._pooled(self._tensor(row)), self._pooled(self._tensor(col))
-        return ends if self.sample_direction == "forward" else ends[::-1]
+        row, col = map(self._pooled, self._tensor(edges.ends))
+        return (row, col) if self.sample_direction == "forward" else (col, row)
 
     def _output(self, subgraph: SampledSubgraph) -> SamplerOutput:
-        edges = subgraph.edges[ONE_EDGE_TYPE]
-        row, col = self._ends(edges.row, edges.col)
-        return SamplerOutput(
-            node=self._tensor(subgraph.nodes[ONE_NODE_TYPE]),
-            row=row,
-            col=col,
-            edge=self._tensor(edges.edge),
-            batch=None if subgraph.trees is None else self._tensor(subgraph.trees[ONE_NODE_TYPE]),
-            num_sampled_nodes=None if subgraph.counts is None else list(subgraph.counts[ONE_NODE_TYPE]),
-            num_sampled_edges=None if edges.counts is None else list(edges.counts),
-        )
+        """Returns the subgraph of a graph of one type, in the same fields."""
+        by_type = vars(self._hetero_output(subgraph)).items()
+        return SamplerOutput(**{name: values and next(iter(values.values())) for name, values in by_type})
 
     def _hetero_output(self, subgraph: SampledSubgraph) -> HeteroSamplerOutput:
-        ends = {name: self._ends(edges.row, edges.col) for name, edges in subgraph.edges.items()}
+        ends = {name: self._ends(edges) for name, edges in subgraph.edges.items()}
         counts = subgraph.counts
         return HeteroSamplerOutput(
             node={name: self._tensor(nodes) for name, nodes in subgraph.nodes.items()},
@@ -312,6 +304,6 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             col={name: col for name, (_, col) in ends.items()},
             edge={name: self._tensor(edges.edge) for name, edges in subgraph.edges.items()},
             batch=None if subgraph.trees is None else {k: self._tensor(tree) for k, tree in subgraph.trees.items()},
-            num_sampled_nodes=None if counts is None else {name: list(per_hop) for name, per_hop in counts.items()},
+            num_sampled_nodes=None if counts is None else dict(counts),
             num_sampled_edges=None if counts is None else {k: list(e.counts or ()) for k, e in subgraph.edges.items()},
         )

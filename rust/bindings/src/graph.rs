@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 
 use crate::arg::{Arg, Floats, Ids, Slice, count, exactly, flag, optional, within};
 use crate::border::plane;
+use crate::sample::list_to_py;
 use crate::user_error;
 
 /// The number of threads that the caller wants, at least 1. No result depends on it.
@@ -302,6 +303,15 @@ fn csc_missed_rows<'py>(
     missed.map_err(user_error)
 }
 
+/// Sources and then destinations of all edges, [2 * num_edges].
+#[pyfunction]
+fn csc_edges<'py>(py: Python<'py>, indptr: Arg<'_, 'py>, indices: Arg<'_, 'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    let (indptr, indices) = (Slice::new("indptr", indptr)?, Ids::new("indices", indices)?);
+    let indptr = indptr.as_slice();
+    let ends = with_ids!(indices, indices => py.detach(|| edges::list(indptr, indices)));
+    list_to_py(py, ends.map_err(user_error)?)
+}
+
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(csc_cuthill_mckee, m)?)?;
     m.add_function(wrap_pyfunction!(csc_missed_rows, m)?)?;
@@ -309,6 +319,7 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(csc_from_edges, m)?)?;
     m.add_function(wrap_pyfunction!(csc_with_tags, m)?)?;
     m.add_function(wrap_pyfunction!(csc_crossing, m)?)?;
+    m.add_function(wrap_pyfunction!(csc_edges, m)?)?;
     m.add_function(wrap_pyfunction!(csc_transpose, m)?)?;
     m.add_function(wrap_pyfunction!(csc_symmetrize, m)?)?;
     m.add_function(wrap_pyfunction!(csc_degrees, m)?)

@@ -4,9 +4,9 @@
 use std::mem::take;
 use std::ops::Range;
 
-use crate::csc::{Csc, Id, check_ids};
+use crate::csc::{Csc, Id, check_ids, check_indptr};
 use crate::error::Error;
-use crate::memory::filled;
+use crate::memory::{self, filled};
 use crate::pool::for_each;
 
 /// Buckets of one scatter: so many open cache lines and pages a core follows well.
@@ -320,6 +320,25 @@ fn check_length(name: &'static str, actual: usize, expected: usize) -> Result<()
         return Err(Error::Length { name, actual, expected });
     }
     Ok(())
+}
+
+/// Lists the sources of all edges of a CSC, and then the destinations of these edges.
+///
+/// # Example
+/// ```
+/// use gnnkit_core::edges::list;
+/// assert_eq!(list(&[0, 1, 3], &[1, 1, 0])?.as_slice(), [1, 1, 0, 0, 1, 1]);
+/// # Ok::<(), gnnkit_core::Error>(())
+/// ```
+pub fn list(indptr: &[i64], indices: &[impl Id]) -> Result<memory::List<i64>, Error> {
+    check_indptr(indptr, indices.len())?;
+    // A little more, so that lists of about as many edges use the same memory.
+    let mut ends = memory::List::with_capacity(2 * indices.len() + indices.len() / 4);
+    ends.extend(indices.iter().map(|source| source.signed()));
+    for (destination, end) in indptr[1..].iter().enumerate() {
+        ends.resize(indices.len() + *end as usize, destination as i64);
+    }
+    Ok(ends)
 }
 
 /// The graph with every edge turned around: its destinations are the sources of `csc`.

@@ -40,22 +40,25 @@ impl<'a> Rows<'a> {
         let threads = threads.clamp(1, 1 + out.len() / BYTES_PER_THREAD);
         let share = ids.len().div_ceil(threads);
         let parts = ids.chunks(share).zip(out.chunks_mut(share * self.row_bytes));
-        pool::for_each(threads, parts.collect(), |(ids, out)| self.copy(ids, out));
+        pool::for_each(threads, parts.collect(), |(ids, out)| match self.row_bytes {
+            // Compiled for rows of one number, such as labels and ids.
+            4 => self.copy(ids, out, 4),
+            8 => self.copy(ids, out, 8),
+            row_bytes => self.copy(ids, out, row_bytes),
+        });
         Ok(())
     }
 
-    fn copy<I: Id>(&self, ids: &[I], out: &mut [u8]) {
-        let ahead = (AHEAD_BYTES / self.row_bytes).clamp(1, 64);
-        for (position, (id, row)) in ids.iter().zip(out.chunks_exact_mut(self.row_bytes)).enumerate() {
+    #[inline(always)]
+    fn copy<I: Id>(&self, ids: &[I], out: &mut [u8], row_bytes: usize) {
+        let ahead = (AHEAD_BYTES / row_bytes).clamp(1, 64);
+        let row = |id: &I| &self.bytes[id.index() * row_bytes..][..row_bytes];
+        for (position, (id, out)) in ids.iter().zip(out.chunks_exact_mut(row_bytes)).enumerate() {
             if let Some(next) = ids.get(position + ahead) {
-                prefetch(self.row(next.index()));
+                prefetch(row(next));
             }
-            row.copy_from_slice(self.row(id.index()));
+            out.copy_from_slice(row(id));
         }
-    }
-
-    fn row(&self, index: usize) -> &'a [u8] {
-        &self.bytes[index * self.row_bytes..][..self.row_bytes]
     }
 }
 
@@ -98,11 +101,15 @@ mod tests {
 
     #[test]
     fn rows_arrive_in_the_order_of_the_ids() {
-        for row_bytes in [1, 2, 7, 64, 400, 5000] {
+        for row_bytes in [1, 2, 4, 7, 8, 64, 400, 5000] {
             let bytes = table(50, row_bytes);
             let rows = Rows::new(&bytes, 50, row_bytes).unwrap();
             let ids: Vec<i32> = (0..700).map(|i| (i * i + 3) % 50).collect();
-            let expected: Vec<u8> = ids.iter().flat_map(|&id| rows.row(id as usize)).copied().collect();
+            let expected: Vec<u8> = ids
+                .iter()
+                .flat_map(|&id| &bytes[id as usize * row_bytes..][..row_bytes])
+                .copied()
+                .collect();
             for threads in [1, 2, 3, 16] {
                 let mut out = vec![0; expected.len()];
                 rows.gather(&ids, &mut out, threads).unwrap();

@@ -9,7 +9,7 @@ use super::law::Most;
 use super::numbering::{check_distinct, number_seeds};
 use super::paths::{PathTrees, Trees};
 use super::sampler::{Fanout, Sampler, Scratch};
-use super::table::{DENSE_NODES, Dense, DenseBatch, Hashed};
+use super::table::{DENSE_NODES, Dense, DenseBatch, Hashed, Table};
 use crate::Error;
 use crate::csc::{Id, check_ids};
 use crate::error::check_length;
@@ -166,13 +166,15 @@ impl<'a, I: Id> Request<'a, I> {
                     of.nodes.trees.resize(of.nodes.nodes.len(), 0); // one tree is not written row by row
                 }
             }
+            let (nodes, mut tables): (Vec<_>, Vec<_>) = known.into_iter().map(|of| (of.nodes, of.table)).unzip();
             if self.induced {
+                for (of, table) in nodes.iter().zip(&mut tables) {
+                    with_table!(table, table => table.mark(&of.nodes));
+                }
                 let types = self.edge_types.iter().zip(&crew.sizes);
-                edges = types
-                    .map(|(of, &sizes)| self.among(of, &known, sizes))
-                    .collect::<Result<_, _>>()?;
+                let among = |(of, &sizes): (&EdgeType<'_, I>, _)| self.among(of, &nodes, &mut tables[of.source], sizes);
+                edges = types.map(among).collect::<Result<_, _>>()?;
             }
-            let nodes: Vec<_> = known.into_iter().map(|known| known.nodes).collect();
             let edges: Vec<_> = edges.into_iter().map(Edges::into_hop).collect();
             for (at, sizes) in crew.sizes.iter_mut().enumerate() {
                 *sizes = Sizes::after(nodes.get(at), edges.get(at));
@@ -289,50 +291,66 @@ impl<'a, I: Id> Request<'a, I> {
     }
 
     /// All edges of one type among known nodes that their destinations see.
-    fn among(&self, of: &EdgeType<'_, I>, known: &[Known<'_, I>], sizes: Sizes) -> Result<Edges<I>, Error> {
+    fn among(
+        &self,
+        of: &EdgeType<'_, I>,
+        known: &[Nodes<I>],
+        table: &mut AnyTable<'_>,
+        sizes: Sizes,
+    ) -> Result<Edges<I>, Error> {
         let mut edges = Edges::new(&of.graph, None, sizes);
-        let Nodes { nodes, trees, .. } = &known[of.destination].nodes;
+        let Nodes { nodes, trees, .. } = &known[of.destination];
         let bounds = self.trees.and_then(|trees| trees.bounds);
         let bounds = bounds.map(|bounds| bounds_of(bounds, trees, nodes.len()));
         let graph = of.graph.for_rows(None, bounds.as_deref());
-        let mut both: Vec<(u32, usize)> = Vec::new(); // local ids and edges of a row
-        for (at, node) in nodes.iter().enumerate() {
-            if let Some(ahead) = nodes.get(at + 4 * BLOCK) {
-                graph.prefetch_node(ahead.index());
-            }
-            if let Some(ahead) = nodes.get(at + 2 * BLOCK) {
-                graph.prefetch_edges(ahead.index());
-            }
-            let seen = graph.visible(at, 0, graph.edges(node.index())?);
-            let row = seen.start + seen.gap..seen.start + seen.gap + seen.degree;
-            let tree = trees.get(at).copied().unwrap_or_default();
-            if let AnyTable::Hashed(table) = &known[of.source].table {
-                for edge in row.clone() {
-                    table.prefetch_in(tree, graph.source(edge)?);
-                }
-            }
-            both.resize(both.len().max(row.len()), (0, 0));
-            let mut count = 0;
-            for edge in row {
-                let source = graph.source(edge)?;
-                let local = match &known[of.source].table {
-                    AnyTable::Dense(table) => table.find(source),
-                    AnyTable::Hashed(table) => table.find(tree, source),
-                };
-                // Written whether or not the source is known: nothing predicts which.
-                both[count] = (local.unwrap_or_default(), edge);
-                count += usize::from(local.is_some());
-            }
-            edges
-                .sources
-                .extend(both[..count].iter().map(|&(local, _)| I::from_index(local as usize)));
-            edges
-                .edge_ids
-                .extend(both[..count].iter().map(|&(_, edge)| edge as i64));
-            edges.indptr.push(edges.edge_ids.len() as i64);
-        }
+        with_table!(table, table => add_among(&graph, nodes, trees, table, &mut edges)?);
         Ok(edges)
     }
+}
+
+/// Appends the edges of `nodes` from nodes that `table` has. All that rows of `graph` see
+/// are read, and most are not appended.
+fn add_among<I: Id>(
+    graph: &View<'_, I>,
+    nodes: &[I],
+    trees: &[u32],
+    table: &mut impl Table,
+    edges: &mut Edges<I>,
+) -> Result<(), Error> {
+    for (at, node) in nodes.iter().enumerate() {
+        if let Some(ahead) = nodes.get(at + 4 * BLOCK) {
+            graph.prefetch_node(ahead.index());
+        }
+        if let Some(ahead) = nodes.get(at + 2 * BLOCK) {
+            graph.prefetch_edges(ahead.index());
+        }
+        let seen = graph.visible(at, 0, graph.edges(node.index())?);
+        let row = seen.start + seen.gap..seen.start + seen.gap + seen.degree;
+        table.enter(trees.get(at).copied().unwrap_or_default());
+        table.prefetch_seeks(graph.indices()[row.clone()].iter().map(|source| load(source).index()));
+        let (first, mut count) = (edges.edge_ids.len(), 0);
+        edges.sources.reserve(row.len());
+        edges.edge_ids.reserve(row.len());
+        let (sources, edge_ids) = (
+            &mut edges.sources.spare_capacity_mut()[..row.len()],
+            &mut edges.edge_ids.spare_capacity_mut()[..row.len()],
+        );
+        for edge in row {
+            let (is_known, found) = table.seek(graph.source(edge)?);
+            // Written whether or not the source is known: nothing predicts which.
+            sources[count].write(I::from_index(found));
+            edge_ids[count].write(edge as i64);
+            count += usize::from(is_known);
+        }
+        // SAFETY: the first `count` spare entries of both were written above.
+        unsafe {
+            edges.sources.set_len(first + count);
+            edges.edge_ids.set_len(first + count);
+        }
+        edges.indptr.push((first + count) as i64);
+    }
+    table.settle(&mut edges.sources);
+    Ok(())
 }
 
 /// Keys of the draws of rows, `None` where their global ids are these.

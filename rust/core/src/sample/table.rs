@@ -2,6 +2,7 @@
 
 use std::hint::select_unpredictable;
 
+use crate::csc::Id;
 use crate::read::prefetch;
 
 /// Bits of a local id in the dense table. The other bits count batches.
@@ -25,6 +26,18 @@ pub(crate) trait Table {
 
     /// Makes room for `additional` more nodes.
     fn reserve(&mut self, additional: usize);
+
+    /// Prepares `seek`, after the last `insert`. The table holds `nodes`.
+    fn mark<I: Id>(&mut self, nodes: &[I]);
+
+    /// A hint that `seek` of these follows soon.
+    fn prefetch_seeks(&self, ids: impl Iterator<Item = usize>);
+
+    /// Whether `id`, which is a node, has a local id, and what `settle` turns into it.
+    fn seek(&self, id: usize) -> (bool, usize);
+
+    /// Replaces what `seek` found by local ids.
+    fn settle<I: Id>(&self, found: &mut [I]);
 }
 
 /// One slot per node: batch << 25 | local id. A slot of an older batch counts as empty,
@@ -34,6 +47,9 @@ pub(crate) trait Table {
 pub(crate) struct Dense {
     slots: Vec<u32>,
     epoch: u32,
+    /// One bit per node, set by `mark`: most sources are in no batch, and the bits fit
+    /// into a nearer cache than the slots.
+    bits: Vec<u64>,
 }
 
 impl Dense {
@@ -51,6 +67,7 @@ impl Dense {
         DenseBatch {
             slots: &mut self.slots[..num_nodes],
             epoch: self.epoch << LOCAL_BITS,
+            bits: &mut self.bits,
         }
     }
 }
@@ -59,15 +76,7 @@ impl Dense {
 pub(crate) struct DenseBatch<'a> {
     slots: &'a mut [u32],
     epoch: u32,
-}
-
-impl DenseBatch<'_> {
-    /// The local id of `id`, if it has one.
-    #[inline(always)]
-    pub fn find(&self, id: usize) -> Option<u32> {
-        let held = self.slots[id];
-        (held >> LOCAL_BITS << LOCAL_BITS == self.epoch).then_some(held ^ self.epoch)
-    }
+    bits: &'a mut Vec<u64>,
 }
 
 impl Table for DenseBatch<'_> {
@@ -95,6 +104,33 @@ impl Table for DenseBatch<'_> {
 
     #[inline(always)]
     fn reserve(&mut self, _additional: usize) {}
+
+    fn mark<I: Id>(&mut self, nodes: &[I]) {
+        self.bits.clear();
+        self.bits.resize(self.slots.len().div_ceil(64), 0);
+        for node in nodes {
+            self.bits[node.index() / 64] |= 1 << (node.index() % 64);
+        }
+    }
+
+    /// The bits are near enough.
+    #[inline(always)]
+    fn prefetch_seeks(&self, _ids: impl Iterator<Item = usize>) {}
+
+    #[inline(always)]
+    fn seek(&self, id: usize) -> (bool, usize) {
+        (self.bits[id / 64] >> (id % 64) & 1 == 1, id)
+    }
+
+    fn settle<I: Id>(&self, found: &mut [I]) {
+        const AHEAD: usize = 32;
+        for at in 0..found.len() {
+            if let Some(ahead) = found.get(at + AHEAD) {
+                self.prefetch(ahead.index());
+            }
+            found[at] = I::from_index((self.slots[found[at].index()] ^ self.epoch) as usize);
+        }
+    }
 }
 
 /// Open addressing for graphs too large for a slot per node. The size follows the
@@ -140,25 +176,6 @@ impl Hashed {
             at = (at + 1) & mask;
         }
         at
-    }
-
-    /// The local id of `id` in `tree`, if it has one.
-    #[inline(always)]
-    pub fn find(&self, tree: u32, id: usize) -> Option<u32> {
-        let slot = match self.slots.is_empty() {
-            true => return None,
-            false => self.slots[self.slot(self.offset_of(tree) + id as u64)],
-        };
-        (slot.epoch == self.epoch).then_some(slot.local)
-    }
-
-    /// A hint that `find` follows soon.
-    #[inline(always)]
-    pub fn prefetch_in(&self, tree: u32, id: usize) {
-        prefetch(
-            &self.slots,
-            home(self.offset_of(tree).wrapping_add(id as u64), self.slots.len().max(1)),
-        );
     }
 
     fn offset_of(&self, tree: u32) -> u64 {
@@ -223,6 +240,25 @@ impl Table for Hashed {
             self.grow(least);
         }
     }
+
+    /// `seek` needs a slot.
+    fn mark<I: Id>(&mut self, _nodes: &[I]) {
+        self.reserve(1);
+    }
+
+    #[inline(always)]
+    fn prefetch_seeks(&self, ids: impl Iterator<Item = usize>) {
+        ids.for_each(|id| self.prefetch(id));
+    }
+
+    #[inline(always)]
+    fn seek(&self, id: usize) -> (bool, usize) {
+        let slot = self.slots[self.slot(self.offset + id as u64)];
+        (slot.epoch == self.epoch, slot.local as usize)
+    }
+
+    /// `seek` found local ids.
+    fn settle<I: Id>(&self, _found: &mut [I]) {}
 }
 
 #[cfg(test)]
@@ -255,6 +291,37 @@ mod tests {
         }
     }
 
+    fn seeks(table: &mut impl Table, nodes: &[i64]) -> (Vec<bool>, Vec<i64>) {
+        first_occurrences(table, &nodes.iter().map(|&node| node as usize).collect::<Vec<_>>());
+        table.mark(nodes);
+        let known: Vec<bool> = (0..1000).map(|id| table.seek(id).0).collect();
+        let found = (0..1000).map(|id| table.seek(id)).filter(|(is_known, _)| *is_known);
+        let mut locals: Vec<i64> = found.map(|(_, found)| found as i64).collect();
+        table.settle(&mut locals);
+        (known, locals)
+    }
+
+    #[test]
+    fn all_tables_find_the_nodes_of_the_batch() {
+        let (mut dense, mut hashed) = (Dense::default(), Hashed::default());
+        let mut stream = Stream::new(5);
+        for count in [300, 0, 7] {
+            let nodes: Vec<i64> = (0..count).map(|_| stream.below(1000) as i64).collect();
+            let (known, locals) = seeks(&mut dense.start(1000), &nodes);
+            assert_eq!((known.clone(), locals.clone()), seeks(hashed.start(1000), &nodes));
+            let mut distinct = Vec::new();
+            nodes.iter().for_each(|node| {
+                if !distinct.contains(node) {
+                    distinct.push(*node)
+                }
+            });
+            let ids: Vec<i64> = (0..1000).filter(|&id| known[id as usize]).collect();
+            let by_local: Vec<i64> = locals.iter().map(|&local| distinct[local as usize]).collect();
+            assert_eq!(ids, by_local);
+            assert_eq!(ids.len(), distinct.len());
+        }
+    }
+
     #[test]
     fn nodes_that_do_not_exist_are_refused() {
         let (mut dense, mut hashed) = (Dense::default(), Hashed::default());
@@ -271,6 +338,7 @@ mod tests {
         let mut dense = Dense {
             slots: vec![0, 1, 2, 3],
             epoch: (u32::MAX >> LOCAL_BITS) - 1,
+            bits: Vec::new(),
         };
         assert_eq!(dense.start(4).insert(2, 0), Some(0));
         let mut batch = dense.start(4);
