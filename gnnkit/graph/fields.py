@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.features import rows_of
+from gnnkit.graph.ids import find_ids
 from gnnkit.graph.types import Ids
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
@@ -118,7 +118,7 @@ def distinct_ids(values: object) -> Array:
     ids = checks.array("node_ids", values)
     if ids.ndim == 1 and ids.dtype.kind in "iuU":
         cells = pa.array(ids)
-        first = pc.index_in(cells, value_set=cells).to_numpy()
+        first = find_ids(cells, cells)
         if len(again := np.flatnonzero(first != np.arange(len(ids)))):
             row = int(again[0])
             raise UserError(f"node_ids[{row}] = {ids[row].item()!r} occurs a second time, after node_ids[{first[row]}]")

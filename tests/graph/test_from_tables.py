@@ -164,3 +164,11 @@ def test_a_column_of_an_extension_is_refused_by_its_type() -> None:
     nodes = pa.table({"id": [0, 1], "cells": cells})
     with pytest.raises(UserError, match=r"column 'cells' holds extension<.*>, expected numbers or text"):
         Graph.from_tables(pa.table({"src": [0], "dst": [1]}), nodes)
+
+
+@pytest.mark.parametrize("bipartite", [None, True])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.int64()], ids=str)
+def test_a_table_without_edges_makes_a_graph_without_nodes(kind: pa.DataType, bipartite: bool | None) -> None:
+    edges = pa.table({name: pa.array([], kind) for name in ("src", "dst")})
+    graph = Graph.from_tables(edges, bipartite=bipartite)
+    assert (graph.num_nodes, graph.num_edges) == (0, 0)
