@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.exchange.route import Demand
 from gnnkit.exchange.tally import Tally
-from gnnkit.kernels.once import once_only
+from gnnkit.kernels.once import linear_once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,26 +39,16 @@ class Pool:
         return sums[:-1] / torch.where(count > 0, count, 1), count
 
     def _sum(self, local_sum: Tensor) -> Tensor:
-        if self.comm is None:
+        """Sums over the ranks. The result is the same on all of them."""
+        comm, tally = self.comm, self.tally
+        if comm is None:
             return local_sum
-        total: Tensor = _AllSum.apply(local_sum, self.comm, self.tally)
-        return total
 
+        def add_up(x: Tensor) -> Tensor:
+            with tally.timed():
+                return comm.all_reduce(x.clone())
 
-class _AllSum(Function):
-    """Sums a tensor over ranks. The result is the same on all ranks."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, comm: Communicator, tally: Tally) -> Tensor:
-        ctx.comm, ctx.tally = comm, tally
-        with tally.timed():
-            return comm.all_reduce(x.clone())
-
-    @staticmethod
-    @once_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        with ctx.tally.timed():
-            return ctx.comm.all_reduce(grad.clone()), None, None
+        return linear_once(local_sum, add_up, add_up)
 
 
 class Pools(Protocol):

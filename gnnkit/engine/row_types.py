@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
 from gnnkit.graph.schema import types_of_nodes
+from gnnkit.kernels.once import linear
 
 
 class RowTypes:
@@ -82,18 +81,5 @@ class RowTypes:
 
 
 def _permute(x: Tensor, rows: Tensor, places: Tensor) -> Tensor:
-    result: Tensor = _Permutation.apply(x, rows, places)
-    return result
-
-
-class _Permutation(Function):
     """Selects each row once, so that the gradient is a selection too."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, rows: Tensor, places: Tensor) -> Tensor:
-        ctx.places = places
-        return x.index_select(0, rows)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return grad.index_select(0, ctx.places), None, None
+    return linear(x, lambda x: x.index_select(0, rows), lambda grad: grad.index_select(0, places))

@@ -8,19 +8,18 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from gnnkit.comm import Arrived, Communicator, Pending
 from gnnkit.exchange.schedule import Passes
 from gnnkit.exchange.tally import Exchange
 from gnnkit.exchange.wire import Wire
 from gnnkit.graph import CSC, Ids
-from gnnkit.kernels.once import once_only
+from gnnkit.kernels.once import linear, linear_once
 from gnnkit.kernels.sums import EdgeKernels
 from gnnkit.partition.traffic import column_shares
 
@@ -152,13 +151,11 @@ class Route:
 
     def spread(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
         """Copies the owners' rows to the holders."""
-        result: Tensor = _Spread.apply(x, self, layer)
-        return result
+        return linear_once(x, lambda x: self.spread_rows(x, layer), lambda grad: self.collect_rows(grad, layer))
 
     def collect(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, f] -> [num_owned, f]
         """Sums the holders' rows at the owners. Nodes without a holder get zeros."""
-        result: Tensor = _Collect.apply(z, self, layer)
-        return result
+        return linear_once(z, lambda z: self.collect_rows(z, layer), lambda grad: self.spread_rows(grad, layer))
 
     def spread_rows(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
         """Like `spread`, without autograd."""
@@ -214,28 +211,8 @@ def _within(ids: Tensor, counts: list[int], nodes: slice) -> tuple[Tensor, list[
     return ids[is_inside], [int(part.sum()) for part in is_inside.split(counts)], is_inside
 
 
-class _Spread(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, route: Route, layer: int) -> Tensor:
-        ctx.route, ctx.layer = route, layer
-        return route.spread_rows(x, layer)
-
-    @staticmethod
-    @once_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.route.collect_rows(grad, ctx.layer), None, None
-
-
-class _Collect(Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, route: Route, layer: int) -> Tensor:
-        ctx.route, ctx.layer = route, layer
-        return route.collect_rows(z, layer)
-
-    @staticmethod
-    @once_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.route.spread_rows(grad.contiguous(), ctx.layer), None, None
+def _view(x: Tensor) -> Tensor:
+    return x.view_as(x)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -352,8 +329,8 @@ class Slicing:
 
     def cut(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_cell_nodes, f / S]
         """Returns my columns of all the cell's rows."""
-        result: Tensor = _Slice.apply(x, self.cell, layer)
-        return result
+        width = x.shape[-1]
+        return linear(x, lambda x: self.cell.cut(x, layer), lambda grad: self.cell.join(grad, width, layer))
 
     def join(self, z: Tensor, width: int, layer: int) -> Tensor:  # [num_cell_nodes, f / S] -> [num_owned, f]
         """Returns all columns of my rows.
@@ -362,8 +339,7 @@ class Slicing:
             z: [num_cell_nodes, f / S] my columns of the cell's rows.
             width: The column count f.
         """
-        result: Tensor = _Unslice.apply(z, self.cell, width, layer)
-        return result
+        return linear(z, lambda z: self.cell.join(z, width, layer), lambda grad: self.cell.cut(grad, layer))
 
     def replicate(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, H] -> [num_cell_nodes, H]
         """Returns all columns of the cell's rows.
@@ -371,37 +347,39 @@ class Slicing:
         Every slice rank must compute the same from these rows, because the gradient is
         taken from this rank's copy.
         """
-        result: Tensor = _Replicate.apply(x, self.cell, layer)
-        return result
+        return linear(x, lambda x: self.cell.replicate(x, layer), lambda grad: grad[self.rows])
 
     def distribute(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, k] -> [num_cell_nodes, k]
         """Returns all columns of the cell's rows, for slice ranks that share the work.
 
         This is the transpose of `add_rows`: gradients of a row are added up.
         """
-        result: Tensor = _Distribute.apply(x, self.cell, layer)
-        return result
+        cell = self.cell
+        return linear(x, lambda x: cell.replicate(x, layer), lambda grad: cell.add_rows(grad.contiguous(), layer))
 
     def add_rows(self, z: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, k] -> [num_owned, k]
         """Adds up the slice ranks' parts of my rows, in slice order."""
-        result: Tensor = _AddRows.apply(z, self.cell, layer)
-        return result
+        return linear(z, lambda z: self.cell.add_rows(z, layer), lambda grad: self.cell.replicate(grad, layer))
 
     def share(self, values: Tensor, layer: int) -> Tensor:  # [held edges, H]
         """Returns values that all slice ranks hold, before each uses its own columns.
 
         Gradients are added up over the cell.
         """
-        result: Tensor = _Share.apply(values, self.cell, layer)
-        return result
+
+        def add_up(grad: Tensor) -> Tensor:
+            # Without exchange no other rank's gradient counts.
+            return self.cell.add_up(grad, layer) if self.cell.peers.passes.exchanges else grad
+
+        return linear(values, _view, add_up)
 
     def once(self, values: Tensor) -> Tensor:
         """Returns values that every slice rank computes alike from parameters.
 
         The gradient counts once in the sum over ranks.
         """
-        result: Tensor = _Once.apply(values, self.cell.num_slices if self.cell.peers.passes.exchanges else 1)
-        return result
+        copies = self.cell.num_slices if self.cell.peers.passes.exchanges else 1
+        return linear(values, _view, lambda grad: grad / copies)
 
 
 class AllColumns(Slicing):
@@ -437,81 +415,3 @@ class AllColumns(Slicing):
 
     def once(self, values: Tensor) -> Tensor:
         return values
-
-
-class _Slice(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cell: CellExchange, layer: int) -> Tensor:
-        ctx.cell, ctx.width, ctx.layer = cell, x.shape[-1], layer
-        return cell.cut(x, layer)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.cell.join(grad, ctx.width, ctx.layer), None, None
-
-
-class _Unslice(Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, cell: CellExchange, width: int, layer: int) -> Tensor:
-        ctx.cell, ctx.layer = cell, layer
-        return cell.join(z, width, layer)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.cell.cut(grad, ctx.layer), None, None, None
-
-
-class _Replicate(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cell: CellExchange, layer: int) -> Tensor:
-        ctx.cell = cell
-        return cell.replicate(x, layer)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return grad[ctx.cell.rows], None, None
-
-
-class _Distribute(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cell: CellExchange, layer: int) -> Tensor:
-        ctx.cell, ctx.layer = cell, layer
-        return cell.replicate(x, layer)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.cell.add_rows(grad.contiguous(), ctx.layer), None, None
-
-
-class _AddRows(Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, cell: CellExchange, layer: int) -> Tensor:
-        ctx.cell, ctx.layer = cell, layer
-        return cell.add_rows(z, layer)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.cell.replicate(grad, ctx.layer), None, None
-
-
-class _Share(Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, cell: CellExchange, layer: int) -> Tensor:
-        ctx.cell, ctx.layer = cell, layer
-        return values.view_as(values)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        # Without exchange no other rank's gradient counts.
-        return ctx.cell.add_up(grad, ctx.layer) if ctx.cell.peers.passes.exchanges else grad, None, None
-
-
-class _Once(Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, copies: int) -> Tensor:
-        ctx.copies = copies
-        return values.view_as(values)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad / ctx.copies, None

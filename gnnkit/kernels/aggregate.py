@@ -15,7 +15,7 @@ from torch.autograd import Function
 
 from gnnkit.graph import CSC
 from gnnkit.kernels.dropout import keep
-from gnnkit.kernels.once import once_only
+from gnnkit.kernels.once import linear, linear_once, once_only
 from gnnkit.kernels.sums import DropoutMask, EdgeKernels, Factors, wide
 
 
@@ -67,8 +67,7 @@ class HeldEdges:
 
     def constant_sum(self, x: Tensor, factors: Factors) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
         """Sums the sources' rows, multiplied by factors without gradient."""
-        result: Tensor = _Sum.apply(x, factors, self, False)
-        return result
+        return _sum(x, factors, self, reverse=False)
 
     def sum_beside(self, x: Tensor, factors: Factors, mask: DropoutMask | None = None) -> Tensor:
         """Computes `constant_sum` concatenated with the destination's own row.
@@ -83,13 +82,20 @@ class HeldEdges:
         Returns:
             [num_dst, 2 f].
         """
-        result: Tensor = _SumBeside.apply(x, factors, self, mask)
-        return result
+
+        def transpose(grad: Tensor) -> Tensor:
+            gradient = self.transposed.sum_beside_backward(grad, factors.transpose)
+            return gradient if mask is None else keep(gradient, *mask)
+
+        return linear_once(x, lambda x: self.kernels.sum_beside(x, factors, mask), transpose)
 
     def spread(self, z: Tensor) -> Tensor:  # [num_dst, ...] -> [num_src, ...]
         """Applies the transposed `sum`."""
-        result: Tensor = _EdgeSpread.apply(z, self)
-        return result
+
+        def add_up(grad: Tensor) -> Tensor:
+            return self.kernels.sum(grad, Factors(self.weight(grad.dtype)))
+
+        return linear_once(z, lambda z: self.transposed.sum(z, Factors(self.weight(z.dtype))), add_up)
 
     def weighted_sum(self, x: Tensor, weight: Tensor) -> Tensor:  # -> [num_dst, H, d]
         """Sums the sources' rows `x` [num_src, H, d], times `weight` [num_edges, H]."""
@@ -102,42 +108,12 @@ class HeldEdges:
         return result
 
 
-class _Sum(Function):
+def _sum(x: Tensor, factors: Factors, edges: HeldEdges, *, reverse: bool) -> Tensor:
     """Sums over the edges, or over the reversed edges. Gradients have gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factors: Factors, edges: HeldEdges, reverse: bool) -> Tensor:
-        ctx.edges, ctx.factors, ctx.reverse = edges, factors, reverse
-        return (edges.transposed if reverse else edges.kernels).sum(x, factors)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Sum.apply(grad, ctx.factors.transpose, ctx.edges, not ctx.reverse), None, None, None
-
-
-class _SumBeside(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factors: Factors, edges: HeldEdges, mask: DropoutMask | None) -> Tensor:
-        ctx.edges, ctx.factors, ctx.mask = edges, factors, mask
-        return edges.kernels.sum_beside(x, factors, mask)
-
-    @staticmethod
-    @once_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        gradient = ctx.edges.transposed.sum_beside_backward(grad, ctx.factors.transpose)
-        return gradient if ctx.mask is None else keep(gradient, *ctx.mask), None, None, None
-
-
-class _EdgeSpread(Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, edges: HeldEdges) -> Tensor:
-        ctx.edges = edges
-        return edges.transposed.sum(z, Factors(edges.weight(z.dtype)))
-
-    @staticmethod
-    @once_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.edges.kernels.sum(grad, Factors(ctx.edges.weight(grad.dtype))), None
+    kernels = edges.transposed if reverse else edges.kernels
+    return linear(
+        x, lambda x: kernels.sum(x, factors), lambda grad: _sum(grad, factors.transpose, edges, reverse=not reverse)
+    )
 
 
 class _WeightedSum(Function):

@@ -1,4 +1,4 @@
-"""A rule for gradients that kernels compute without recording them."""
+"""Maps whose gradients kernels compute, without recording them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
+from torch.autograd import Function
 
 from gnnkit.errors import UserError
 
@@ -32,3 +34,42 @@ def once_only(backward: Callable[..., Any]) -> Callable[..., Any]:
         return backward(ctx, *grads)
 
     return wrapper
+
+
+Map = Callable[[Tensor], Tensor]
+
+
+class _Linear(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, function: Map, transpose: Map) -> Tensor:
+        ctx.transpose = transpose
+        return function(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.transpose(grad), None, None
+
+
+class _LinearOnce(_Linear):
+    backward = staticmethod(once_only(_Linear.backward))
+
+
+def linear(x: Tensor, function: Map, transpose: Map) -> Tensor:
+    """Applies a linear map, and its transpose to the gradient.
+
+    Args:
+        x: [...] the input.
+        function: The map, which autograd does not record.
+        transpose: Computes the gradient of `x`. Must not hold `x`, to free its memory.
+    """
+    result: Tensor = _Linear.apply(x, function, transpose)
+    return result
+
+
+def linear_once(x: Tensor, function: Map, transpose: Map) -> Tensor:
+    """Like `linear`, for a transpose that autograd cannot record.
+
+    Takes the arguments of `linear`.
+    """
+    result: Tensor = _LinearOnce.apply(x, function, transpose)
+    return result

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from gnnkit.launch.entry import die_with_parent
@@ -23,17 +24,13 @@ from gnnkit.utils.documents import Json
 POLL = 0.1  # seconds
 
 
+@dataclass
 class _Program:
     """The program, as the watchdog sees it."""
 
-    board = Board(encoded_phase=b"computing")  # reports no progress
-
-    def __init__(self, process: subprocess.Popen[str], name: str) -> None:
-        self.process, self.name = process, name
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+    name: str
+    pid: int
+    board: Board = field(default_factory=lambda: Board(encoded_phase=b"computing"))  # reports no progress
 
 
 def run(name: str, request: Mapping[str, Any], patience: Patience, meanwhile: Callable[[], None]) -> Json:
@@ -48,7 +45,7 @@ def run(name: str, request: Mapping[str, Any], patience: Patience, meanwhile: Ca
         meanwhile: Called a few times a second.
     """
     with _start(name) as process:
-        watchdog, program = Watchdog(patience), _Program(process, f"the process {name}")
+        watchdog, program = Watchdog(patience), _Program(f"the process {name}", process.pid)
         text: str | None = json.dumps(request)
         while True:
             try:

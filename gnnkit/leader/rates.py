@@ -51,7 +51,7 @@ class Rates:
 
 def short(number: float) -> str:
     """Formats a number with three digits, such as 1.23M."""
-    factor, unit = next(((factor, unit) for factor, unit in _UNITS if abs(number) >= factor), (1.0, ""))
+    factor, unit = next(((factor, unit) for factor, unit in _UNITS if abs(number) >= factor * 0.99995), (1.0, ""))
     return f"{number / factor:.3g}{unit}"
 
 

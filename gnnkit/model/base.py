@@ -144,12 +144,14 @@ class ConvModel(GraphModel):
         make = _NORMS.get(norm)
         self.norms = nn.ModuleList([] if make is None else [make(width) for _ in range(num_layers - 1)])
 
-    def skip_input(self, in_features: int, width: int, num_outputs: int) -> None:
+    def skip_input(self, in_features: int, width: int, num_outputs: int, *, skip: bool) -> None:
         """Adds the outputs of a perceptron with one hidden layer, of each node's row.
 
-        Layers pass on its hidden columns after their own.
+        Layers pass on its hidden columns after their own. Does nothing if `skip` is
+        false.
         """
-        self.skip = nn.ModuleList([nn.Linear(in_features, width), nn.Linear(width, num_outputs)])
+        if switch("model.skip", skip):
+            self.skip = nn.ModuleList([nn.Linear(in_features, width), nn.Linear(width, num_outputs)])
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
         if not len(self.skip):
@@ -223,8 +225,7 @@ class ConvStack(ConvModel):
         width = hidden if self.first_reads_hidden else widths[1]
         self.reads_sparse = self.reads_sparse and width < in_features
         self.convs = nn.ModuleList(self.make_conv(a, hidden, b) for a, b in pairwise(widths))
-        if switch("model.skip", skip):
-            self.skip_input(in_features, hidden, num_classes)
+        self.skip_input(in_features, hidden, num_classes, skip=skip)
 
     @abstractmethod
     def make_conv(self, in_features: int, hidden: int, out_features: int) -> nn.Module:

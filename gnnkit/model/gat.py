@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
 from gnnkit.model.base import ConvModel, Norm
-from gnnkit.utils.ranges import MAX_WIDTH, real, switch, whole
+from gnnkit.utils.ranges import MAX_WIDTH, real, whole
 
 
 class GATConv(nn.Module):
@@ -123,8 +123,7 @@ class GAT(ConvModel):
                 )
             )
         self.convs = nn.ModuleList(convs)
-        if switch("model.skip", skip):
-            self.skip_input(in_features, hidden * heads, num_classes)
+        self.skip_input(in_features, hidden * heads, num_classes, skip=skip)
 
     def activate(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         return adjacency.dropout(F.elu(x), self.dropout, training=self.training)

@@ -11,7 +11,7 @@ from gnnkit.engine import AddedRelations, Adjacency, TypedEdges
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.model.base import ConvModel, Norm, attention_dropout
 from gnnkit.model.relation_weights import RelationWeights, check_parts
-from gnnkit.utils.ranges import MAX_WIDTH, real, switch, whole
+from gnnkit.utils.ranges import MAX_WIDTH, real, whole
 
 
 class RGATConv(nn.Module):
@@ -151,8 +151,7 @@ class RGAT(ConvModel):
             conv.dropout, conv.negative_slope = dropout, negative_slope
             convs.append(conv)
         self.convs = nn.ModuleList(convs)
-        if switch("model.skip", skip):
-            self.skip_input(in_features, hidden * heads, num_classes)
+        self.skip_input(in_features, hidden * heads, num_classes, skip=skip)
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         x = super().drop(x, adjacency)

@@ -15,7 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.kernels.product_rows import ProductRows, Rows
 from gnnkit.model.base import ConvModel, Norm
 from gnnkit.model.relation_weights import RelationWeights, check_parts
-from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
+from gnnkit.utils.ranges import MAX_WIDTH, whole
 
 
 class RelationSums(nn.Module):
@@ -197,8 +197,7 @@ class RGCN(ConvModel):
         )
         self.convs = nn.ModuleList([(one_hot_conv if one_hot else conv)(*widths[:2]), *later_convs])
         self.convs[0].has_constant_input = not (project or dropout)  # type: ignore[assignment]
-        if switch("model.skip", skip):
-            self.skip_input(in_features, hidden, num_classes)
+        self.skip_input(in_features, hidden, num_classes, skip=skip)
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         x = super().drop(x, adjacency)

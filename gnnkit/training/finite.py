@@ -313,12 +313,7 @@ def _roll_back(saved_state: resume.SavedState, trainer: L.Trainer, module: Train
         scheduler: Any = config.scheduler
         if hasattr(scheduler, "base_lrs"):
             scheduler.base_lrs = [rate / 2 for rate in scheduler.base_lrs]
-    if rank_state["strategy"]:
-        module.strategy.load_state_dict(rank_state["strategy"])
-    if module.sync is not None:
-        module.sync.load_state_dict(rank_state["sync"])
-    resume.restore_updates(rank_state, trainer)
-    resume.restore_embedding(rank_state, trainer, module)
+    resume.restore_steps(rank_state, trainer, module)
 
 
 def _tell(module: TrainingModule, text: str) -> None:

@@ -317,6 +317,11 @@ def restore_optimisation(rank_state: RankState, trainer: L.Trainer, module: Trai
         raise UserError(
             f"trainer.resume: optimizer or schedule is not that of the checkpoint {path}: {error}"
         ) from error
+    restore_steps(rank_state, trainer, module)
+
+
+def restore_steps(rank_state: RankState, trainer: L.Trainer, module: TrainingModule) -> None:
+    """Restores what follows a gradient besides optimizers and schedules."""
     if rank_state["strategy"]:
         module.strategy.load_state_dict(rank_state["strategy"])
     if module.sync is not None:

@@ -13,6 +13,7 @@ import math
 import stat
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,9 @@ def read_bytes(path: Path, limit: int = MAX_JSON, name: str = "") -> bytes:
 
 def read_or_empty(path: Path) -> str:
     """Reads a text file, such as one of the system. "" if it cannot be read."""
-    try:
+    with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return ""
 
 
 def read_json(path: Path, name: str = "", limit: int = MAX_JSON) -> Any:

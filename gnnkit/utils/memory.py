@@ -28,10 +28,8 @@ def available_memory() -> float:
     """
     available = math.inf
     addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if addresses != resource.RLIM_INFINITY:
-        with suppress(OSError, ValueError):
-            num_pages = int(_ADDRESSES.read_text(encoding="ascii").split()[0])
-            available = addresses - num_pages * resource.getpagesize()
+    if addresses != resource.RLIM_INFINITY and (num_pages := read_or_empty(_ADDRESSES).split()[:1]):
+        available = addresses - int(num_pages[0]) * resource.getpagesize()
     with suppress(OSError, KeyError, ValueError):
         lines = dict(line.split(":", 1) for line in _MEMORY.read_text(encoding="ascii").splitlines())
         available = min(available, int(lines["MemAvailable"].split()[0]) * 1024)

@@ -31,7 +31,7 @@ from gnnkit_report.charts import (
 )
 from gnnkit_report.drawing import WIDTH, Figure, Point, colour, dot, strokes
 from gnnkit_report.page import Cell, PageTable, format_value, save, save_text_tables
-from gnnkit_report.run import RunFiles
+from gnnkit_report.run import RunFiles, at
 from gnnkit_report.run_page import SETTINGS
 
 from gnnkit.config import leaves
@@ -272,8 +272,7 @@ def _trade_off(groups: Sequence[RunGroup], main: str) -> Figure | None:
             point_groups.append(PointGroup(group.name, places, tuple(notes), group.colour))
     if not point_groups:
         return None
-    facts = groups[0].runs[0].result.get("main_figure")
-    better = "Down" if isinstance(facts, Mapping) and facts.get("lower_is_better") is True else "Up"
+    better = "Down" if at(groups[0].runs[0].result, "main_figure", "lower_is_better") is True else "Up"
     caption = (
         f"A point is a run. Bars show one standard deviation around a group's mean. {better} and to the left is better."
     )

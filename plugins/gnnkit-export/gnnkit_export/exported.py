@@ -70,10 +70,18 @@ class Plain(nn.Module):
             "node_type": node_type,
         }
         present = {name: value for name, value in values.items() if value is not None}
-        return self.in_unit(self.model(self._rows(x), edge_index, **present))
+        return self.in_unit(self.call(self.scaled(x).to(self.dtype), edge_index, present))
 
-    def _rows(self, x: Tensor) -> Tensor:
-        return self.scaled(x).to(self.dtype)
+    def call(self, rows: Tensor, edge_index: Tensor, values: dict[str, Tensor]) -> Tensor:
+        """Computes the model's outputs.
+
+        Args:
+            rows: [num_nodes, in_features] as the model reads them.
+            edge_index: [2, num_edges] int64 source, destination.
+            values: Further arguments of `forward` by name.
+        """
+        out: Tensor = self.model(rows, edge_index, **values)
+        return out
 
     def _cast(self, value: Tensor | None) -> Tensor | None:
         return None if value is None else value.to(self.dtype)
@@ -88,25 +96,18 @@ class PlainLayers(Plain):
     def takes(self, name: str) -> bool:
         return True
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        edge_attr: Tensor | None = None,
-        edge_type: Tensor | None = None,
-        node_type: Tensor | None = None,
-    ) -> Tensor:
+    def call(self, rows: Tensor, edge_index: Tensor, values: dict[str, Tensor]) -> Tensor:
         loops = bool(getattr(self.model, "self_loops", False))
-        relations = None if edge_type is None else (edge_type, TypeCounts.of(self.model).of_edges)
-        rows, weight, features = self._rows(x), self._cast(edge_weight), self._cast(edge_attr)
+        weight, features, types = (values.get(name) for name in ("edge_weight", "edge_attr", "edge_type"))
+        relations = None if types is None else (types, TypeCounts.of(self.model).of_edges)
         if getattr(self.model, "undirected", False):
             edge_index = torch.cat([edge_index, edge_index.flip(0)], 1)
             weight = None if weight is None else torch.cat([weight, weight])
             features, relations = None, None  # unread
-        adjacency = TensorAdjacency(rows, edge_index, weight, features, relations, node_type, loops=loops)
+        adjacency = TensorAdjacency(rows, edge_index, weight, features, relations, values.get("node_type"), loops=loops)
         num_layers: int = self.model.num_layers  # type: ignore[assignment]
-        return self.in_unit(self.model.forward(rows, [adjacency] * num_layers))
+        out: Tensor = self.model.forward(rows, [adjacency] * num_layers)
+        return out
 
 
 class TensorAdjacency(Adjacency):
@@ -176,10 +177,8 @@ class TensorAdjacency(Adjacency):
         return scores if edge is None else scores + edge
 
     def softmax(self, scores: Tensor) -> Tensor:
-        valid = torch.where(self._counts[:, None] > 0, scores, -torch.inf)
-        largest = _zeros(self.num_dst, scores).scatter_reduce(0, self._at(scores), valid, "amax", include_self=False)
-        powers = torch.where(self._counts[:, None] > 0, (scores - largest[self._dst]).exp(), 0)
-        return powers / self._sum(powers)[self._dst].clamp(min=torch.finfo(powers.dtype).tiny)
+        # An edge that does not count is the second self-loop of its row.
+        return _softmax(torch.where(self._counts[:, None] > 0, scores, -torch.inf), self._dst, self.num_dst)
 
     def aggregate_relations(
         self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
@@ -209,7 +208,7 @@ class TensorAdjacency(Adjacency):
         edges = RelationEdges(torch.cat(src), torch.cat(dst), types)
         scores = attention.scores(x, x if y is None else y, cast("TypedEdges", edges))
         rows, place = attention.messages(x, cast("TypedEdges", edges), slice(0, attention.width))
-        weight = edges.softmax(scores, self.num_dst)
+        weight = _softmax(scores, edges.dst, self.num_dst)
         messages = rows[cast("Tensor", place)] * weight[:, :, None]
         return _sum(messages, edges.dst, self.num_dst)
 
@@ -346,13 +345,6 @@ class RelationEdges:
     def dot(self, z: Tensor, targets: Tensor) -> Tensor:  # [num_edges, H, d], [num_rows, H, d] -> [num_edges, H]
         return (z * targets[self.dst]).sum(-1)
 
-    def softmax(self, scores: Tensor, num_rows: int) -> Tensor:  # [num_edges, H] -> [num_edges, H]
-        """Computes the softmax over each row's in-edges."""
-        place = self.dst[:, None].expand_as(scores)
-        largest = _zeros(num_rows, scores).scatter_reduce(0, place, scores, "amax", include_self=False)
-        powers = (scores - largest[self.dst]).exp()
-        return powers / _sum(powers, self.dst, num_rows)[self.dst]
-
 
 def _products(x: Tensor, weights: Tensor) -> Tensor:  # [n, f], [num_weights, f, k] -> [n, num_weights, k]
     """Multiplies rows by several weights.
@@ -362,6 +354,14 @@ def _products(x: Tensor, weights: Tensor) -> Tensor:  # [n, f], [num_weights, f,
     """
     side_by_side = weights.to(x.dtype).transpose(0, 1).flatten(1)
     return torch.unflatten(x @ side_by_side, 1, weights.shape[::2])
+
+
+def _softmax(scores: Tensor, dst: Tensor, num_rows: int) -> Tensor:  # [num_edges, H] -> [num_edges, H]
+    """Computes the softmax over each row's in-edges."""
+    place = dst[:, None].expand_as(scores)
+    largest = _zeros(num_rows, scores).scatter_reduce(0, place, scores, "amax", include_self=False)
+    powers = (scores - largest[dst]).exp()
+    return powers / _sum(powers, dst, num_rows)[dst]
 
 
 def _sum(rows: Tensor, place: Tensor, count: int) -> Tensor:  # [n, ...] -> [count, ...]

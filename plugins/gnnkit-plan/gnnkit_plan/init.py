@@ -232,10 +232,7 @@ def _write(folder: Path, choices: list[KeyChoice], trials: Searched | None, comm
         trials: The trials, if any.
         command: Trains with the experiment.
     """
-    try:
-        (folder / "experiment").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"output={folder}: cannot make the folder: {error.strerror}") from error
+    (folder / "experiment").mkdir(parents=True, exist_ok=True)
     (folder / "experiment" / f"{NAME}.yaml").write_text(_as_yaml(choices, trials, command), encoding="utf-8")
     (folder / TRIALS_FILE).unlink(missing_ok=True)  # an earlier one
     if trials is not None:

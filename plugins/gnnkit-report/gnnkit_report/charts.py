@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gnnkit.leader.rates import short
 from gnnkit_report.drawing import CHAR, WIDTH, Figure, Plot, Point, Shape, box, dot, line, strokes, text
 
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 14.0, 26.0, 34.0
@@ -69,14 +70,6 @@ class Axis:
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [step * index for index in range(first, min(last, first + 50) + 1)]
-
-
-def short_number(value: float) -> str:
-    """Formats a number for an axis or a cell, in few characters."""
-    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor * 0.99995:
-            return f"{value / factor:.3g}{unit}"
-    return f"{value:.3g}" if value else "0"
 
 
 def curves(
@@ -152,8 +145,8 @@ def frame(x: Axis, y: Axis, title: str, *, integers: bool = False) -> list[Shape
     below = y.begin + 15
     return [
         strokes(lines, "grid", 0.8),
-        *(text(x.begin - 6, y.at(tick) + 4, short_number(tick), "end") for tick in y.ticks()),
-        *(text(x.at(tick), below, short_number(tick), "middle") for tick in x.ticks(6, integers=integers)),
+        *(text(x.begin - 6, y.at(tick) + 4, short(tick), "end") for tick in y.ticks()),
+        *(text(x.at(tick), below, short(tick), "middle") for tick in x.ticks(6, integers=integers)),
         text((x.begin + x.end) / 2, below + 14, title, "middle"),
     ]
 
@@ -206,7 +199,7 @@ def bars(name: str, title: str, caption: str, labels: Sequence[str], parts: Sequ
     x = Axis(0, max(*totals, 1e-12) * 1.04, margin, WIDTH - RIGHT)
     low = top + step * len(labels)
     shapes.append(strokes([((x.at(tick), top), (x.at(tick), low)) for tick in x.ticks(4)], "grid", 0.8))
-    shapes += [text(x.at(tick), low + 14, short_number(tick), "middle") for tick in x.ticks(4)]
+    shapes += [text(x.at(tick), low + 14, short(tick), "middle") for tick in x.ticks(4)]
     shapes.append(text(WIDTH - RIGHT, low + 28, unit, "end"))
     for index, label in enumerate(labels):
         y, before = top + step * index, 0.0
@@ -250,7 +243,7 @@ def heat(
             if value or is_numbered:
                 shapes.append(box(x, y, side - 1, height - 1, "shade", 0.04 + 0.8 * (value / largest) ** 0.6, note))
             if is_numbered and (value or row == column):
-                shapes.append(text(x + side / 2, y + height / 2 + 4, short_number(value), "middle", "ink", 10))
+                shapes.append(text(x + side / 2, y + height / 2 + 4, short(value), "middle", "ink", 10))
     return Figure(name, title, caption, top + height * len(cells) + 8, tuple(shapes))
 
 

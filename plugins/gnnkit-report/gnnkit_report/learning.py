@@ -10,7 +10,7 @@ from typing import Any
 from gnnkit.utils.documents import number
 from gnnkit_report.charts import Curve, clipped, curves, heat
 from gnnkit_report.drawing import SPLITS, Figure, Point, colour
-from gnnkit_report.run import RunFiles, matrix, section
+from gnnkit_report.run import RunFiles, at, matrix, section
 
 MOST_CLASSES = 40  # limit of the confusion matrix
 _ACRONYMS = {"roc", "auc", "f1", "mae", "rmse", "mrr", "ndcg"}  # in titles
@@ -46,15 +46,13 @@ def best_of(run: RunFiles) -> BestEpoch | None:
     if best_epoch is not None and value is not None:
         monitor = run.result.get("best_figure") or section(run, "trainer").get("monitor") or "trainer.monitor"
         return BestEpoch(best_epoch, clipped(str(monitor), 60), value, is_saved=True)
-    main = run.result.get("main_figure")
-    if not isinstance(main, Mapping):
-        return None
-    points = points_of(run, str(main.get("name")))
+    name = str(at(run.result, "main_figure", "name"))
+    points = points_of(run, name)
     if not points:
         return None
-    sign = -1 if main.get("lower_is_better") is True else 1
+    sign = -1 if at(run.result, "main_figure", "lower_is_better") is True else 1
     epoch, value = max(points, key=lambda point: sign * point[1])
-    return BestEpoch(epoch, str(main.get("name")), value, is_saved=False)
+    return BestEpoch(epoch, name, value, is_saved=False)
 
 
 def _metrics(run: RunFiles) -> dict[str, list[str]]:
@@ -75,8 +73,8 @@ def points_of(run: RunFiles, name: str) -> tuple[Point, ...]:
 
 def main_figure(run: RunFiles) -> str | None:
     """Names the validation figure that measures progress."""
-    if isinstance(main := run.result.get("main_figure"), Mapping) and isinstance(main.get("name"), str):
-        return str(main["name"])
+    if isinstance(name := at(run.result, "main_figure", "name"), str):
+        return name
     return next((name for name in _names(run) if name.startswith("val_") and not name.endswith("_loss")), None)
 
 
@@ -134,10 +132,7 @@ def _tint(name: str, index: int) -> str:
 
 def _confusion(run: RunFiles) -> list[Figure]:
     """Draws the test rows' true and predicted classes."""
-    confusion = run.result.get("confusion")
-    if not isinstance(confusion, Mapping):
-        return []
-    counts, classes = matrix(confusion.get("test")), confusion.get("classes")
+    counts, classes = matrix(at(run.result, "confusion", "test")), at(run.result, "confusion", "classes")
     if not counts or not isinstance(classes, list) or len(classes) != len(counts):
         return []
     order = sorted(range(len(counts)), key=lambda index: -sum(counts[index]))[:MOST_CLASSES]

@@ -23,7 +23,7 @@ from gnnkit_report.drawing import (
     strokes,
     text,
 )
-from gnnkit_report.run import RunFiles, matrix, numbers
+from gnnkit_report.run import RunFiles, at, matrix, numbers
 
 MOST_NODES, MOST_EDGES = 400, 1200  # limits of the graph drawing
 _SIDE, _ROUNDS = 400.0, 120  # pixels of the drawing, and iterations of its layout
@@ -76,19 +76,16 @@ def _plain(count: int) -> list[str]:
 
 def _picture(run: RunFiles) -> list[Figure]:
     """Draws the graph's sample, with nodes coloured by rank."""
-    sample = run.partition.get("sample")
-    ranks = numbers(sample.get("rank")) if isinstance(sample, dict) else []
-    if not isinstance(sample, dict) or not 0 < len(ranks) <= MOST_NODES:
+    ranks, edges, classes, whole = (at(run.partition, "sample", key) for key in ("rank", "edges", "class", "whole"))
+    owner, labels = [int(rank) for rank in numbers(ranks)], numbers(classes)
+    if not 0 < len(owner) <= MOST_NODES:
         return []
-    owner = [int(rank) for rank in ranks]
-    edges = _edges(sample.get("edges"), len(owner))
     groups = {"rank": [f"rank {rank}" for rank in owner]}
-    classes = numbers(sample.get("class"))
-    if len(classes) == len(owner):
-        groups["class"] = [_class_name(run, int(label)) for label in classes]
+    if len(labels) == len(owner):
+        groups["class"] = [_class_name(run, int(label)) for label in labels]
         if len(run.predictions) == len(owner):
             groups["prediction"] = [_class_name(run, label) for label in run.predictions]
-    return [_draw_graph(run, owner, edges, groups, is_complete=sample.get("whole") is True)]
+    return [_draw_graph(run, owner, _edges(edges, len(owner)), groups, is_complete=whole is True)]
 
 
 def _class_name(run: RunFiles, number: int) -> str:

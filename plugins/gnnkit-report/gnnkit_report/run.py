@@ -51,10 +51,14 @@ class RunFiles:
 
     def number(self, *path: str) -> float | None:
         """Returns a figure from `result.json`, or None if it is not a finite number."""
-        node: Any = self.result
-        for key in path:
-            node = node.get(key) if isinstance(node, Mapping) else None
-        return number(node)
+        return number(at(self.result, *path))
+
+
+def at(node: Any, *path: str) -> Any:
+    """Returns the value at a path of keys, or None if there is none."""
+    for key in path:
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node
 
 
 def section(run: RunFiles, name: str) -> Mapping[str, Any]:
@@ -122,8 +126,7 @@ def _read(folder: Path, notes: list[str], name: str, read: Callable[[Path], Any]
 
 def _sampled_classes(classes: Array, partition: Mapping[str, Any]) -> tuple[int, ...]:
     """Returns the predicted class of each node of the picture, or none of them."""
-    sample = partition.get("sample")
-    nodes = numbers(sample.get("nodes")) if isinstance(sample, Mapping) else []
+    nodes = numbers(at(partition, "sample", "nodes"))
     if classes.ndim != 1 or classes.dtype.kind != "i" or not all(0 <= node < len(classes) for node in nodes):
         return ()
     return tuple(int(classes[int(node)]) for node in nodes)

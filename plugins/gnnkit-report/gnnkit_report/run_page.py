@@ -13,7 +13,7 @@ from gnnkit_report import learning, partition, schema, timeline
 from gnnkit_report.charts import MOST_BARS, Part, bars, rank_names
 from gnnkit_report.drawing import Figure
 from gnnkit_report.page import PageSection, PageTable, Panel, format_value, save
-from gnnkit_report.run import RunFiles, numbers
+from gnnkit_report.run import RunFiles, at, numbers
 from gnnkit_report.suggestions import suggestions
 
 MOST_ROWS = 100  # per table
@@ -162,7 +162,7 @@ def _layouts(run: RunFiles) -> Iterator[Panel]:
     """Lists the layouts that the leader compared, with their figures."""
     layouts = {name: figures for name, figures in _items(run.decision.get("layouts")) if isinstance(figures, Mapping)}
     layouts = _with_chosen(layouts, str(run.result.get("partition")))
-    columns = {title: path for title, path in _LAYOUT.items() if any(_at(layout, path) for layout in layouts.values())}
+    columns = {title: path for title, path in _LAYOUT.items() if any(at(layout, *path) for layout in layouts.values())}
     rows = [(name, *(_layout_cell(layout, path) for path in columns.values())) for name, layout in layouts.items()]
     reason = str(run.result["why"]) if run.result.get("why") else ""
     if len(rows) > 1 and columns:
@@ -182,16 +182,9 @@ def _with_chosen(layouts: dict[str, Mapping[str, Any]], name: str) -> dict[str, 
     return {f"{key} (chosen)" if key in equal_names else key: figures for key, figures in by_name.items()}
 
 
-def _at(figures: Mapping[str, Any], path: Sequence[str]) -> Any:
-    value: Any = figures
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
 def _layout_cell(figures: Mapping[str, Any], path: Sequence[str]) -> str:
     """Formats a layout's figure, with memory in MiB."""
-    value = _at(figures, path)
+    value = at(figures, *path)
     if path[-1] == "grid" and isinstance(value, list):
         return " x ".join(map(str, value[:3]))
     figure = number(value)
@@ -232,9 +225,7 @@ def _items(value: object) -> list[tuple[str, Any]]:
 
 def _classes(run: RunFiles) -> Iterator[Panel]:
     """Lists each class's figures on the test nodes."""
-    splits = run.result.get("per_class")
-    classes = _items(splits.get("test")) if isinstance(splits, Mapping) else []
-    figures = [(name, dict(_items(values))) for name, values in classes]
+    figures = [(name, dict(_items(values))) for name, values in _items(at(run.result, "per_class", "test"))]
     names = list(dict.fromkeys(key for _, values in figures for key in values))
     if names:
         rows = [(name, *(format_value(values.get(key)) for key in names)) for name, values in figures]
@@ -265,8 +256,7 @@ def _thresholds(run: RunFiles) -> Iterator[Panel]:
 
 def _caches(run: RunFiles) -> Iterator[Figure]:
     """Draws each rank's cache hit rate."""
-    hits = run.result.get("cache_hits")
-    rates = numbers(hits.get("rate")) if isinstance(hits, Mapping) else []
+    rates = numbers(at(run.result, "cache_hits", "rate"))
     if rates:
         caption = "Share of other ranks' rows that a rank found in its cache."
         parts = [Part("in the cache", tuple(max(rate, 0) for rate in rates[:MOST_BARS]), "c8")]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gnnkit.leader.rates import short
 from gnnkit.utils.documents import number
-from gnnkit_report.charts import clipped, short_number
+from gnnkit_report.charts import clipped
 from gnnkit_report.drawing import CHAR, WIDTH, Figure, Point, Shape, box, line, text
 from gnnkit_report.run import RunFiles
 
@@ -43,7 +44,7 @@ def drawings(run: RunFiles) -> list[Figure]:
         shapes += [
             box(x - _WIDTH / 2, y, _WIDTH, _HEIGHT, "grid", note=note),
             text(x, y + 14, clipped(name, int(_WIDTH / CHAR)), "middle", "ink"),
-            text(x, y + 28, short_number(counts[name]), "middle"),
+            text(x, y + 28, short(counts[name]), "middle"),
         ]
     caption = "Node types with their nodes, and relations with their edges. Inverse relations are left out."
     return [Figure("schema", "Types and relations", caption, height, tuple(shapes))]
@@ -106,4 +107,4 @@ def _draw_arrow(arrow: Arrow, places: Mapping[str, Point], index: int) -> Iterat
     yield line([(end[0] - 4, end[1] + side), end, (end[0] + 4, end[1] + side)], "muted", 1.0)
     share = 0.3 + 0.1 * (index % 4)
     label_x, label_y = (a + (b - a) * share for a, b in zip(begin, end, strict=True))
-    yield text(label_x + 3, label_y + 3 if to_y != y else low + 10, short_number(arrow.count), size=9.0)
+    yield text(label_x + 3, label_y + 3 if to_y != y else low + 10, short(arrow.count), size=9.0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gnnkit.leader.rates import short
 from gnnkit.utils.documents import number
-from gnnkit_report.charts import MOST_BARS, Part, bars, legend, rank_names, short_number
+from gnnkit_report.charts import MOST_BARS, Part, bars, legend, rank_names
 from gnnkit_report.drawing import WIDTH, Figure, Shape, box, strokes, text
 from gnnkit_report.run import KINDS, RunFiles, numbers
 
@@ -85,7 +86,7 @@ def _by_epoch(epochs: Sequence[Seconds], run: RunFiles) -> Figure:
     limit = "" if len(ranks) == len(bins[0]) else f" The {len(ranks)} busiest of {len(bins[0])} ranks."
     cut = " The first column is higher than shown." if heights[0] > highest else ""
     column = "A column is an epoch." if size == 1 else f"A column is the mean of {size} epochs."
-    caption = f"{column} The full height is {short_number(1e3 * highest)} ms.{cut}{limit}"
+    caption = f"{column} The full height is {short(1e3 * highest)} ms.{cut}{limit}"
     return Figure("timeline", "Timeline of every rank", caption, low + 8, tuple(shapes))
 
 

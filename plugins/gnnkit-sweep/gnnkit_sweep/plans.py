@@ -130,11 +130,9 @@ def _study(keys: Mapping[str, Any], direction: Any) -> Any:
         import optuna
     except ImportError as error:
         raise UserError("hydra/sweeper=optuna needs the package optuna: pip install 'gnnkit[optuna]'") from error
-    seed = (
-        None
-        if keys["sampler.seed"] is None
-        else whole("hydra.sweeper.sampler.seed", keys["sampler.seed"], 0, 2**32 - 1)
-    )
+    seed = keys["sampler.seed"]
+    if seed is not None:
+        seed = whole("hydra.sweeper.sampler.seed", seed, 0, 2**32 - 1)
     kinds = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
     name = one_of("hydra/sweeper/sampler", keys["sampler.name"], kinds)
     for key in ("storage", "study_name"):

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from gnnkit_report.charts import clipped
+
 from gnnkit.jobs.pages import as_a_warning
 from gnnkit.result.result import finite, format_figure
 from gnnkit.task import Task
@@ -63,7 +65,7 @@ def shown(runs: Sequence[SweptRun], task: Task) -> str:
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     """Aligns columns to the right. The last cell of a line is a remark, cut if long."""
     widths = [max(map(len, column)) for column in zip(*(line[:-1] for line in lines), strict=True)]
-    return ["  ".join([*map(str.rjust, line, widths), _cut(line[-1])]).rstrip() for line in lines]
+    return ["  ".join([*map(str.rjust, line, widths), clipped(line[-1], 67)]).rstrip() for line in lines]
 
 
 def judged(runs: Sequence[SweptRun], task: Task) -> str:
@@ -110,10 +112,6 @@ def _names(mappings: Iterable[Iterable[str]]) -> list[str]:
 def _value(run: SweptRun, name: str) -> object:
     """Returns a swept value or a figure, or an empty text."""
     return run.swept.get(name, run.figures.get(name, ""))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 67 else f"{text[:64]}..."
 
 
 class SweepPage:
