@@ -8,6 +8,8 @@ the test figure of
 - gradient boosting on the edge's columns and those of both ends
 - the same with the counts of the ends' edges (`inputs_of_head`)
 - a GraphSAGE of 30 lines in PyG, which scores the ends' rows and the edge's columns
+- the mean of the destination's last 10 labels before the edge, if edges have times.
+  Unlike the models, it reads those of validation and test edges, too
 
 Boosting and PyG read the columns that gnnkit has read. The figure is the average
 precision of a rare class, the accuracy of other classes, and the mean absolute error of
@@ -41,8 +43,8 @@ from gnnkit.task.labelled_edges import NUM_COUNTS, LabelledEdges, edge_targets, 
 from gnnkit.task.node_classification import EdgeClassification
 from gnnkit.task.regression import EdgeRegression
 
-SHARES, EPOCHS, WIDTH = [0.7, 0.15, 0.15], 200, 64
-NAMES = ("gnnkit", "boosting", "boosting with counts", "30 lines of PyG")
+SHARES, EPOCHS, WIDTH, LAST = [0.7, 0.15, 0.15], 200, 64, 10
+NAMES = ("gnnkit", "boosting", "boosting with counts", "30 lines of PyG", "last labels")
 
 
 class Edges:
@@ -90,6 +92,23 @@ def by_boosting(edges: Edges, columns: np.ndarray, seed: int) -> float:
     shares = np.full((len(x), edges.rows.num_classes), 1e-9)
     shares[:, classes.classes_] = classes.predict_proba(x)
     return edges.measure(torch.from_numpy(shares).clamp(min=1e-9).log(), "test")
+
+
+def by_last_labels(edges: Edges) -> float:
+    """Scores each edge by earlier labels of its destination, or NaN without times."""
+    if (time := edges.graph.edge_time) is None:
+        return float("nan")
+    y = np.asarray(edges.rows.labels)
+    labels = y[:, None] if edges.figure == "mae" else np.eye(edges.rows.num_classes)[y]
+    outputs = np.repeat(labels[edges.of(Split.TRAIN)].mean(0)[None], len(y), 0)
+    earlier: dict[int, list[int]] = {}  # edges by destination, in order of time
+    for edge in np.argsort(time, kind="stable"):
+        others = earlier.setdefault(int(edges.ends[edge, 1]), [])
+        if latest := [other for other in others if time[other] < time[edge]][-LAST:]:
+            outputs[edge] = labels[latest].mean(0)
+        others += [edge] * bool(edges.rows.labelled[edge])
+    scores = torch.from_numpy(outputs)
+    return edges.measure(scores if edges.figure == "mae" else scores.clamp(min=1e-9).log(), "test")
 
 
 def by_pyg(edges: Edges, seed: int) -> float:
@@ -149,7 +168,7 @@ def row(folder: Path, seed: int, options: argparse.Namespace) -> tuple[str, list
             ours, verdict = by_commands(Path(name), keys, edges.figure, options.minutes)
     every = np.arange(edges.columns.shape[1])
     boosted = [by_boosting(edges, columns, seed) for columns in (np.delete(every, edges.counts), every)]
-    figures = [ours, *boosted, by_pyg(edges, seed)]
+    figures = [ours, *boosted, by_pyg(edges, seed), by_last_labels(edges)]
     print(f"{folder.name}, seed {seed}: {edges.figure} {[round(one, 4) for one in figures]} {verdict}", flush=True)
     return edges.figure, figures
 
