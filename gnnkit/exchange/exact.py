@@ -6,8 +6,10 @@ from gnnkit.exchange.base import RowExchange
 
 
 class Exact(RowExchange):
-    """Sends all rows in each pass, unencoded. The default, and the one that evaluation
-    uses.
+    """Sends all rows in each pass, unencoded.
+
+    This is the default, and it gives the gradients of one rank. Evaluation always
+    exchanges rows in this way, whatever training uses.
     """
 
     exact = True
