@@ -77,18 +77,18 @@ def pairwise(cases: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     Greedy: each is the first of those that add most pairs.
     """
     pairs = {number: _pairs(case) for number, case in enumerate(cases)}
-    left = set().union(*pairs.values())
+    uncovered = set().union(*pairs.values())
     kept = []
-    while left:
-        best = max(pairs, key=lambda number: len(pairs[number] & left))
-        left -= pairs.pop(best)
+    while uncovered:
+        best = max(pairs, key=lambda number: len(pairs[number] & uncovered))
+        uncovered -= pairs.pop(best)
         kept.append(cases[best])
     return kept
 
 
 def _pairs(case: tuple[Any, ...]) -> set[Any]:
-    placed = [(axis, id(value)) for axis, value in enumerate(case)]
-    return set(itertools.combinations(placed, min(len(placed), 2)))
+    values = [(axis, id(value)) for axis, value in enumerate(case)]
+    return set(itertools.combinations(values, min(len(values), 2)))
 
 
 def _is_param(value: Any) -> bool:

@@ -158,8 +158,8 @@ def graphar_folder(
         path.write_bytes(number.to_bytes(8, "little"))
 
     def group(table: str, names: list[str], key: str = "") -> dict[str, Any]:
-        types = {each: DATA_TYPES.get(graphs_by_name[table][each].type, "date") for each in names}
-        properties = [{"name": each, "is_primary": each == key, "data_type": types[each]} for each in names]
+        types = {column: DATA_TYPES.get(graphs_by_name[table][column].type, "date") for column in names}
+        properties = [{"name": column, "is_primary": column == key, "data_type": types[column]} for column in names]
         return {"file_type": form_of(names), "prefix": "_".join(names) + "/", "properties": properties}
 
     for kind, groups in {"person": [["name", "age"], ["place", "label", "split"]], "film": [["title", "year"]]}.items():
@@ -172,19 +172,19 @@ def graphar_folder(
         (folder / f"{kind}.vertex.yml").write_text(yaml.safe_dump(facts))
     for name, end, adjacency in (("saw", "film", "ordered_by_source"), ("knows", "person", "unordered_by_dest")):
         order = adjacency.startswith("ordered")
-        aligned = "_graphArSrcIndex" if adjacency.endswith("source") else "_graphArDstIndex"
-        rows = graphs_by_name[name].sort_by(aligned) if order else graphs_by_name[name]
+        index_column = "_graphArSrcIndex" if adjacency.endswith("source") else "_graphArDstIndex"
+        rows = graphs_by_name[name].sort_by(index_column) if order else graphs_by_name[name]
         place = folder / f"edge/person_{name}_{end}" / adjacency
-        vertices = graphs_by_name["person" if aligned == "_graphArSrcIndex" else end].num_rows
+        vertices = graphs_by_name["person" if index_column == "_graphArSrcIndex" else end].num_rows
         for part in range(-(-vertices // 7)):
-            own = rows.filter(pc.equal(pc.divide(rows[aligned], 7), part))
-            count_file(place / f"edge_count{part}", own.num_rows)
-            write(place / f"adj_list/part{part}", own.select(["_graphArSrcIndex", "_graphArDstIndex"]), 16)
+            chunk = rows.filter(pc.equal(pc.divide(rows[index_column], 7), part))
+            count_file(place / f"edge_count{part}", chunk.num_rows)
+            write(place / f"adj_list/part{part}", chunk.select(["_graphArSrcIndex", "_graphArDstIndex"]), 16)
             for names in (["weight"], ["stars"]):
-                write(place / f"{names[0]}/part{part}", own.select(names), 16)
+                write(place / f"{names[0]}/part{part}", chunk.select(names), 16)
         listed = {
             "ordered": order,
-            "aligned_by": "src" if aligned == "_graphArSrcIndex" else "dst",
+            "aligned_by": "src" if index_column == "_graphArSrcIndex" else "dst",
             "file_type": form,
         }
         facts = {"src_type": "person", "edge_type": name, "dst_type": end, "prefix": f"edge/person_{name}_{end}/"}

@@ -70,8 +70,8 @@ def shop(num_users: int, num_items: int, num_tags: int, *, num_buys: int, seed: 
     """
     rng, kinds = np.random.default_rng(seed), 4
     taste, kind = rng.integers(0, kinds, num_users), rng.integers(0, kinds, num_items)
-    liked = np.where(taste[:, None] == kind, 1.0, 0.03)
-    choice = rng.choice(num_users * num_items, num_buys, replace=False, p=(liked / liked.sum()).ravel())
+    probability = np.where(taste[:, None] == kind, 1.0, 0.03)
+    choice = rng.choice(num_users * num_items, num_buys, replace=False, p=(probability / probability.sum()).ravel())
     user, item = np.divmod(choice, num_items)
     item += num_users
     views = np.stack([rng.integers(0, num_users, num_buys), num_users + rng.integers(0, num_items, num_buys)])

@@ -74,7 +74,7 @@ def fuzz(run: Callable[[Random], None], first: int, num_cases: int, seconds: flo
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     limit = ROOM + pages * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    begin, refused = time.monotonic(), 0
+    begin, num_refusals = time.monotonic(), 0
     for case in itertools.count(first):
         if time.monotonic() - begin > seconds if seconds else case - first == num_cases:
             break
@@ -84,11 +84,13 @@ def fuzz(run: Callable[[Random], None], first: int, num_cases: int, seconds: flo
         try:
             run(Random(case))
         except REFUSED:
-            refused += 1
+            num_refusals += 1
         except NotImplementedError as error:  # as in PyG, "'weight_attr' is unsupported for ..."
             if "is unsupported for" not in str(error):
                 raise
-    print(f"{case - first} cases, {refused} of them refused, {time.monotonic() - begin:.0f} seconds", file=sys.stderr)
+    print(
+        f"{case - first} cases, {num_refusals} of them refused, {time.monotonic() - begin:.0f} seconds", file=sys.stderr
+    )
 
 
 def check_cases(module: str, few: int) -> None:

@@ -25,5 +25,5 @@ def children(parent: int) -> dict[int, list[str]]:
 
 def listening(pids: Sequence[int]) -> set[str]:
     """Returns the TCP addresses at which processes listen."""
-    connections = [each for pid in pids for each in psutil.Process(pid).net_connections("tcp")]
-    return {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+    connections = [connection for pid in pids for connection in psutil.Process(pid).net_connections("tcp")]
+    return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}

@@ -203,11 +203,13 @@ def are_equal(found: Mapping[str, Graph | str]) -> bool:
 def main() -> int:
     """Prints all outcomes. Returns how many files the doors read differently."""
     num_different = 0
-    for name, one in FILES.items():
-        actual = outcomes(one)
+    for name, public_file in FILES.items():
+        actual = outcomes(public_file)
         is_equal = are_equal(actual)
         num_different += not is_equal
-        print(f"{name}: {'the same' if is_equal else 'DIFFERENT'}{f' ({one.differ})' if one.differ else ''}")
+        print(
+            f"{name}: {'the same' if is_equal else 'DIFFERENT'}{f' ({public_file.differ})' if public_file.differ else ''}"
+        )
         for text, doors in {
             str(value): [d for d in actual if str(actual[d]) == str(value)] for value in actual.values()
         }.items():

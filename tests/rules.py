@@ -42,17 +42,17 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     The first test of hypothesis in a process reads the sources of all modules, so these
     are left out.
     """
-    is_used, begun = sum(os.times()[:4]), _now()
+    start_seconds, begun = sum(os.times()[:4]), _now()
     try:
         yield
     finally:
-        seconds, waited = sum(os.times()[:4]) - is_used, _now() - begun
-        item.user_properties.append(("seconds", [round(seconds, 2), round(waited, 2)]))
-    draws = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-    if item.get_closest_marker("slow") is not None or draws:
+        seconds, wall_seconds = sum(os.times()[:4]) - start_seconds, _now() - begun
+        item.user_properties.append(("seconds", [round(seconds, 2), round(wall_seconds, 2)]))
+    is_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    if item.get_closest_marker("slow") is not None or is_hypothesis:
         return
-    if min(seconds, waited) > MAX_SECONDS or waited > MAX_WAIT:
-        text = f"takes {seconds:.2f} s of a processor, {waited:.2f} s in all: make it quicker, or mark it slow"
+    if min(seconds, wall_seconds) > MAX_SECONDS or wall_seconds > MAX_WAIT:
+        text = f"takes {seconds:.2f} s of a processor, {wall_seconds:.2f} s in all: make it quicker, or mark it slow"
         item.warn(pytest.PytestWarning(text))
 
 
@@ -210,8 +210,8 @@ def _is_below_named(config: pytest.Config, module: str) -> bool:
     What is closer is the module, its own folder or one of its tests.
     """
     path = config.rootpath / module
-    named = {(config.invocation_params.dir / name.partition("::")[0]).resolve() for name in config.args}
-    return not named & {path, path.parent} and bool(named.intersection(path.parents))
+    paths = {(config.invocation_params.dir / name.partition("::")[0]).resolve() for name in config.args}
+    return not paths & {path, path.parent} and bool(paths.intersection(path.parents))
 
 
 def digest_of(root: Path, paths: tuple[str, ...]) -> tuple[str, float]:
@@ -219,12 +219,12 @@ def digest_of(root: Path, paths: tuple[str, ...]) -> tuple[str, float]:
 
     Folders count with all files and links, but for what is hidden or built.
     """
-    hashed, newest = hashlib.blake2b(digest_size=16), 0.0
+    digest, newest = hashlib.blake2b(digest_size=16), 0.0
     for file in sorted({file for path in paths for file in _files(root / path)}):
         content = file.read_bytes()
-        hashed.update(f"{file.relative_to(root).as_posix()}\0{len(content)}\0".encode() + content)
+        digest.update(f"{file.relative_to(root).as_posix()}\0{len(content)}\0".encode() + content)
         newest = max(newest, file.stat().st_mtime)
-    return hashed.hexdigest(), newest
+    return digest.hexdigest(), newest
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -267,13 +267,13 @@ def dealt(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
     other, and the last ones what is left over.
     """
     alone = [item for item in items if item.get_closest_marker("alone") is not None]
-    others = iter([item for item in items if item.get_closest_marker("alone") is None])
+    parallel_items = iter([item for item in items if item.get_closest_marker("alone") is None])
     order: list[pytest.Item] = []
     for process in range(processes):
         first = alone[process::processes]
         size = (len(items) - len(order)) // (processes - process)
-        order += [*first, *itertools.islice(others, max(size - len(first), 0))]
-    return [*order, *others]
+        order += [*first, *itertools.islice(parallel_items, max(size - len(first), 0))]
+    return [*order, *parallel_items]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -86,12 +86,12 @@ def _joined(overrides: Sequence[str]) -> dict[str, Any] | None:
     """Joins sections and values. Returns None for what only Hydra composes."""
     run_keys = {key_of(text): text for text in overrides if _CHOICE.fullmatch(text)}
     values = [text for text in overrides if key_of(text) not in (*KINDS, "job") and _VALUE.fullmatch(text)]
-    others = [text for text in overrides if text not in run_keys.values() and text not in values]
-    if {*run_keys, EXPERIMENT}.intersection(key_of(text).partition(".")[0] for text in others):
+    other_overrides = [text for text in overrides if text not in run_keys.values() and text not in values]
+    if {*run_keys, EXPERIMENT}.intersection(key_of(text).partition(".")[0] for text in other_overrides):
         return None
     try:
         own = {kind: _section(kind, text) for kind, text in run_keys.items()}
-        actual = _composed(tuple(others))
+        actual = _composed(tuple(other_overrides))
     except UserError:
         return None  # with other words
     actual = copy.deepcopy({kind: own.get(kind, actual.get(kind)) for kind in _order()} | {**actual, **own})

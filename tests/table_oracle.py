@@ -226,9 +226,9 @@ def draw_labels(rng: random.Random, count: int) -> Column:
         values = [rng.randint(-9, 9) + 0.5 for _ in range(count)]
         return Column(pa.array(values, pa.float64()), [*values])
     names = [rng.choice(["cat", "dog", "Emu"]) for _ in range(count)]
-    meant, written = [*names], [*names]
-    _with_gaps(rng, meant, written, (None, *MISSING))
-    return Column(_texts(written), meant, is_category=any(name is not None for name in meant))
+    meant, texts = [*names], [*names]
+    _with_gaps(rng, meant, texts, (None, *MISSING))
+    return Column(_texts(texts), meant, is_category=any(name is not None for name in meant))
 
 
 def draw(rng: random.Random) -> Case:
@@ -302,9 +302,9 @@ def expected(case: Case) -> dict[str, Any]:
     types = case.edges["type"].meant if "type" in case.edges else [None] * len(ends[0])
     rows = list(zip(*([place[value] for value in end] for end in ends), types, strict=True))
     if case.duplicates == "first":
-        kept = [row for row in range(len(rows)) if rows[row] not in rows[:row]]
+        positions = [row for row in range(len(rows)) if rows[row] not in rows[:row]]
     else:
-        kept = list(range(len(rows)))
+        positions = list(range(len(rows)))
     names, table = _matrix({name: column for name, column in case.nodes.items() if name in ("a", "b", "c d")}, len(ids))
     edge_names, edge_table = _matrix({"e": case.edges["e"]} if "e" in case.edges else {}, len(rows))
     label = case.nodes.get("label")
@@ -315,7 +315,7 @@ def expected(case: Case) -> dict[str, Any]:
         "ids": ids,
         "edges": sorted(
             (rows[row], row, *(of[name][row] if name in of else None for name in ("weight", "time")), *edge_table[row])
-            for row in kept
+            for row in positions
         ),
         "names": (names, edge_names),
         "features": table,

@@ -421,8 +421,8 @@ def test_python_takes_a_graph_and_a_model(runs: Runs, empty_folder: Path) -> Non
     graph = example_graphs()[0]
     gnnkit.train(graph, strategy="vertex_centric", model=two_layers, folder=empty_folder / "run")
     assert (runs[0].graph, runs[0].model, runs[0].run_folder) == (graph, two_layers, empty_folder / "run")
-    composed = runs[0].settings.composed
-    assert (composed["model"], composed["dataset"]) == ({"name": "two_layers"}, {"name": "graph"})
+    config = runs[0].settings.composed
+    assert (config["model"], config["dataset"]) == ({"name": "two_layers"}, {"name": "graph"})
     with pytest.raises(ValueError, match="graph and dataset are given"):
         gnnkit.train(graph, strategy="vertex_centric", dataset="npz")
     with pytest.raises(ValueError, match=r"cannot make the run folder .*run: it holds a run"):

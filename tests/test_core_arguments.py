@@ -54,18 +54,18 @@ def eight(random: Random) -> int:
 
 def ids(random: Random) -> Any:
     """Ids of eight nodes, in arrays of every kind that NumPy users have."""
-    made = np.array(random.sample(range(8), random.choice([8, 8, 5, 1, 0])), np.int64)
+    array = np.array(random.sample(range(8), random.choice([8, 8, 5, 1, 0])), np.int64)
     if random.random() < 0.1:
-        made = np.array([random.randrange(-1, 10) for _ in range(random.randrange(12))], np.int64)
+        array = np.array([random.randrange(-1, 10) for _ in range(random.randrange(12))], np.int64)
     width = random.choice([np.int64, np.int64, np.int32])
     turn = random.randrange(12)
     if turn == 0:
-        return made.astype(width).repeat(2)[::2]
+        return array.astype(width).repeat(2)[::2]
     if turn == 1:
-        return np.frombuffer(b"\0" + made.astype(width).tobytes(), np.uint8)[1:].view(width)
+        return np.frombuffer(b"\0" + array.astype(width).tobytes(), np.uint8)[1:].view(width)
     if turn == 2:
-        return made.astype(width).reshape(-1, 1)
-    return made.astype(np.dtype(random.choice(["u1", "f4", ">i8"])) if turn == 3 else np.dtype(width))
+        return array.astype(width).reshape(-1, 1)
+    return array.astype(np.dtype(random.choice(["u1", "f4", ">i8"])) if turn == 3 else np.dtype(width))
 
 
 def indptr(random: Random) -> Any:
@@ -120,9 +120,9 @@ def codes(random: Random) -> Any:
 
 def table(random: Random) -> Any:
     shape = random.choice([(8, 4)] * 8 + [(8, 0), (0, 2**60), (3, 4), (8,)])
-    made = np.zeros(shape, np.uint8)
-    made.flags.writeable = random.random() < 0.8
-    return random.choice([made, made, np.asfortranarray(made)])
+    array = np.zeros(shape, np.uint8)
+    array.flags.writeable = random.random() < 0.8
+    return random.choice([array, array, np.asfortranarray(array)])
 
 
 def few_bytes(random: Random) -> Any:
@@ -526,10 +526,10 @@ def run(case: int) -> None:
     name = random.choice(list(FUNCTIONS))
     owner, _, method = name.partition(".")
     function = getattr(_core, owner)
-    made = call(random, getattr(function, method) if method else function, FUNCTIONS[name])
-    for method, arguments in METHODS.get(type(made).__name__, {}).items():
+    result = call(random, getattr(function, method) if method else function, FUNCTIONS[name])
+    for method, arguments in METHODS.get(type(result).__name__, {}).items():
         for _ in range(3):
-            call(random, getattr(made, method), arguments)
+            call(random, getattr(result, method), arguments)
 
 
 def fuzz(first: int, num_cases: int, seconds: float) -> None:

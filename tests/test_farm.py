@@ -35,13 +35,13 @@ def test_processes_share_a_run_that_is_made_once(tmp_path: Path, capsys: pytest.
             assert (farm("one") / "result.json").is_file()
 
     with used(tmp_path / "farm", counting(tmp_path / "log")) as farm:
-        others = [multiprocessing.get_context("fork").Process(target=ask) for _ in range(3)]
-        for other in others:
-            other.start()
+        processes = [multiprocessing.get_context("fork").Process(target=ask) for _ in range(3)]
+        for process in processes:
+            process.start()
         run = farm("one")
-        for other in others:
-            other.join()
-        assert [other.exitcode for other in others] == [0] * 3
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0] * 3
         assert farm.copy("one", tmp_path / "copy") == tmp_path / "copy"
         assert {path.name for path in run.iterdir()} == {path.name for path in (tmp_path / "copy").iterdir()}
     assert (tmp_path / "log").read_text() == "made\n"

@@ -144,8 +144,8 @@ def room(path: Path) -> str:
 
 def room_of(parts: Sequence[str]) -> str:
     """Returns the room of a module, such as `errors` for `errors.UserError`."""
-    nested = ".".join(parts[:2])
-    return nested if nested in LAYERS else parts[0]
+    package = ".".join(parts[:2])
+    return package if package in LAYERS else parts[0]
 
 
 @functools.cache
@@ -202,12 +202,12 @@ def misplaced(path: Path) -> Iterator[tuple[str, str]]:
 @pytest.mark.slow
 def test_the_core_imports_only_those_of_its_packages_that_it_requires() -> None:
     packages = {path.parent.name for path in ROOT.glob("plugins/*/*/__init__.py")}
-    imported = {module.partition(".")[0] for path in sources() for module, _ in imports(path)} & packages
+    packages_in_use = {module.partition(".")[0] for path in sources() for module, _ in imports(path)} & packages
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     requirements = {re.split(r"\W*>=", name)[0].replace("-", "_") for name in project["dependencies"]}
-    assert imported == {"gnnkit_formats", "gnnkit_pyg", "gnnkit_testing", "lazyedges"}
-    assert imported <= requirements & packages
-    assert requirements & packages == imported | {"gnnkit_plan", "gnnkit_report"}  # found by their entry points
+    assert packages_in_use == {"gnnkit_formats", "gnnkit_pyg", "gnnkit_testing", "lazyedges"}
+    assert packages_in_use <= requirements & packages
+    assert requirements & packages == packages_in_use | {"gnnkit_plan", "gnnkit_report"}  # found by their entry points
 
 
 def test_a_wrong_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,8 +232,10 @@ def test_no_implementation_imports_another() -> None:
             path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
             if module.startswith("gnnkit.") and path.exists():
                 results = [name for name, _ in imports(path)]
-                others = {other for other in modules - {module} for name in results if name.startswith(f"{other}.")}
-                assert not others, f"{module} imports {others}"
+                other_modules = {
+                    other for other in modules - {module} for name in results if name.startswith(f"{other}.")
+                }
+                assert not other_modules, f"{module} imports {other_modules}"
 
 
 def test_every_file_has_its_room_and_every_room_a_file() -> None:

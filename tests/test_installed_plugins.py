@@ -352,8 +352,8 @@ def test_a_strategy_that_draws_and_has_no_yaml_gets_the_default_sampler(site: Pa
     code, text = run("strategy=others_sampling", "dataset=others_dataset", *sizes, "output=run")
     assert code == 0, text
     assert json.loads((site.parent / "run/result.json").read_text())["sampler"] == "neighbor"
-    kept = yaml.safe_load((site.parent / "run/config.yaml").read_text())["sampler"]
-    assert (kept["name"], kept["fanouts"]) == ("neighbor", [15, 10])
+    section = yaml.safe_load((site.parent / "run/config.yaml").read_text())["sampler"]
+    assert (section["name"], section["fanouts"]) == ("neighbor", [15, 10])
 
 
 @pytest.mark.exhaustive

@@ -124,11 +124,11 @@ def test_names_that_do_not_exist_get_the_nearest_one() -> None:
 
 
 def test_keys_of_a_section_are_listed_and_others_are_not() -> None:
-    known = ["seed", "trainer", "trainer.lr", "trainer.max_epochs"]
+    keys = ["seed", "trainer", "trainer.lr", "trainer.max_epochs"]
     reason = "epochs is not known: did you mean trainer.max_epochs? python -m gnnkit --help lists all keys"
-    assert str(unknown_key("epochs", known)) == reason
+    assert str(unknown_key("epochs", keys)) == reason
     reason = "trainer.l is not known: did you mean trainer.lr? there are: trainer.lr, trainer.max_epochs"
-    assert str(unknown_key("trainer.l", known)) == reason
+    assert str(unknown_key("trainer.l", keys)) == reason
 
 
 @pytest.mark.parametrize(
@@ -149,12 +149,12 @@ def test_keys_that_do_not_exist_get_the_nearest_one_of_any_section(key: str, nea
 
 
 def test_words_of_other_tools_stand_for_keys_and_names_that_exist() -> None:
-    own = {"parts", *plugins.options("model")}
+    own_names = {"parts", *plugins.options("model")}
     for section in ("", "trainer", *plugins.KINDS):
         names = ["config"] if not section else ["default"] if section == "trainer" else plugins.options(section)
-        own |= {key.name.rpartition(".")[2] for name in names for key in keys.read(section, name).keys}
-    own |= {*plugins.KINDS}
-    assert set(ranges._OTHER_WORDS) <= own
+        own_names |= {key.name.rpartition(".")[2] for name in names for key in keys.read(section, name).keys}
+    own_names |= {*plugins.KINDS}
+    assert set(ranges._OTHER_WORDS) <= own_names
     words = [word for words in ranges._OTHER_WORDS.values() for word in words.split()]
     assert len(set(words)) == len(words)
     assert not set(words) & set(keys_at_the_top()), "a word of ours means something else"

@@ -50,9 +50,9 @@ def test_a_removed_key_is_refused_with_its_replacement(key: str) -> None:
 def test_a_recorded_run_of_a_variant_has_its_strategy(
     keys: dict[str, Any], strategy: dict[str, Any], tmp_path: Path
 ) -> None:
-    recorded = dict.fromkeys(("halo", "clusters", "clusters_by", "average", "split", "chunks", "resplit_every"))
-    recorded |= {"name": "preset_workload", "sync_every": 2, "correction": "none", "degrees": "global", **keys}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(SECTIONS | {"strategy": recorded}))
+    record = dict.fromkeys(("halo", "clusters", "clusters_by", "average", "split", "chunks", "resplit_every"))
+    record |= {"name": "preset_workload", "sync_every": 2, "correction": "none", "degrees": "global", **keys}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(SECTIONS | {"strategy": record}))
     config = of_run(tmp_path)["strategy"]
     assert {"degrees": "global", **config.pop("options", {})} == {"degrees": "global", **strategy.pop("options", {})}
     assert config == strategy
@@ -75,7 +75,7 @@ def test_a_removed_key_is_refused_however_it_is_given(
     Path("experiment").mkdir()
     Path("experiment/own.yaml").write_text(f"# @package _global_\n{yaml.safe_dump(sections)}")
     command = ["strategy=individual_sample"]
-    for more in (
+    for overrides in (
         [f"{key}=1"],
         [f"+{key}=1"],
         [f"++{key}=1"],
@@ -83,9 +83,9 @@ def test_a_removed_key_is_refused_however_it_is_given(
         ["--config-dir", ".", "+experiment=own"],
         ["-m", f"{key}=1,2"],
     ):
-        assert main([*command, *more]) == 2
+        assert main([*command, *overrides]) == 2
         assert capsys.readouterr().err.splitlines()[-1] == (f"gnnkit: error: {key} was removed: {REMOVED[key][1]}"), (
-            more
+            overrides
         )
 
 
@@ -122,8 +122,8 @@ def plugins_of(key: str) -> list[str]:
 def test_a_recorded_run_may_have_removed_keys_at_their_defaults(key: str, tmp_path: Path) -> None:
     section, last = key.partition(".")[0], key.rpartition(".")[2]
     for name in plugins_of(key):
-        accepted = inspect.signature(plugins.load(section, name)).parameters if section in KINDS else {}
-        for value in (accepted[last].default,) if last in accepted else REMOVED[key][0]:
+        parameters = inspect.signature(plugins.load(section, name)).parameters if section in KINDS else {}
+        for value in (parameters[last].default,) if last in parameters else REMOVED[key][0]:
             record(tmp_path, key, name, value)
             assert key not in dotted_keys(of_run(tmp_path))
             overrides, _ = of_file("config", [tmp_path], [])

@@ -50,13 +50,13 @@ def modules_of_core() -> dict[str, set[str]]:
     names = {path.stem for path in CORE.iterdir() if path.name != "lib.rs"}
     results: dict[str, set[str]] = {name: set() for name in names}
     for path in CORE.rglob("*.rs"):
-        own = path.relative_to(CORE).parts[0].removesuffix(".rs")
-        if own == "lib" or path.name == "tests.rs":
+        module = path.relative_to(CORE).parts[0].removesuffix(".rs")
+        if module == "lib" or path.name == "tests.rs":
             continue
         for use in uses(path):
             front, *inner = use.split("::")
-            if front == "crate" and inner[0] in names - {own}:
-                results[own].add(inner[0])
+            if front == "crate" and inner[0] in names - {module}:
+                results[module].add(inner[0])
     return results
 
 

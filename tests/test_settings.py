@@ -349,8 +349,8 @@ def wrong_types(value: Any) -> list[Any]:
 def test_a_neighbour_of_every_key_is_refused_with_the_nearest_key(
     section: str, name: str, compose_option: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
-    composed = compose_option(section, name)
-    lines = {key: refusal(change_key(composed, f"{key}x", 1)) for key in leaves(section, composed)}
+    config = compose_option(section, name)
+    lines = {key: refusal(change_key(config, f"{key}x", 1)) for key in leaves(section, config)}
     wrong = {key: line for key, line in lines.items() if "x is not known: " not in line}
     assert wrong == {}
     # `name` is no argument of a plugin, so the nearest key is another.
@@ -363,12 +363,14 @@ def test_a_neighbour_of_every_key_is_refused_with_the_nearest_key(
 def test_a_wrong_type_of_every_key_is_refused_naming_key_and_value(
     section: str, name: str, compose_option: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
-    composed = compose_option(section, name)
-    for key in leaves(section, composed):
-        for value in wrong_types(read(composed, key)):
-            line = refusal(change_key(composed, key, value))
-            named = key.removesuffix(".name")
-            assert line.startswith((f"{named}=", f"{named}[0]=", f"{named}.", f"{named} ")), f"{key}={value}: {line}"
+    config = compose_option(section, name)
+    for key in leaves(section, config):
+        for value in wrong_types(read(config, key)):
+            line = refusal(change_key(config, key, value))
+            key_name = key.removesuffix(".name")
+            assert line.startswith((f"{key_name}=", f"{key_name}[0]=", f"{key_name}.", f"{key_name} ")), (
+                f"{key}={value}: {line}"
+            )
 
 
 @pytest.mark.slow
@@ -376,11 +378,11 @@ def test_a_wrong_type_of_every_key_is_refused_naming_key_and_value(
 def test_a_value_out_of_range_of_every_key_is_refused_naming_the_key(
     section: str, name: str, compose_option: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
-    composed = compose_option(section, name)
-    for key in leaves(section, composed):
+    config = compose_option(section, name)
+    for key in leaves(section, config):
         assert key in OUT_OF_RANGE or key.rpartition(".")[2] in WITHOUT_RANGE, f"{key}: which values are out of range?"
         for value in OUT_OF_RANGE.get(key, []):
-            line = refusal(change_key(composed, key, value))
+            line = refusal(change_key(config, key, value))
             assert key in line.split(" must ")[0], f"{key}={value}: {line}"
 
 
@@ -389,10 +391,10 @@ def test_a_value_out_of_range_of_every_key_is_refused_naming_the_key(
 def test_keys_of_the_run_are_checked(
     key: str, compose_option: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
-    composed = compose_option("model", "gcn")
-    assert f"did you mean {key}?" in refusal(change_key(composed, f"{key}x", 1))
+    config = compose_option("model", "gcn")
+    assert f"did you mean {key}?" in refusal(change_key(config, f"{key}x", 1))
     for value in (*OUT_OF_RANGE[key], {"a": 1}, [1], *(() if key in SWITCHES else (True,))):
-        assert refusal(change_key(composed, key, value)).startswith(f"{key}="), value
+        assert refusal(change_key(config, key, value)).startswith(f"{key}="), value
 
 
 @pytest.mark.parametrize(
@@ -401,10 +403,10 @@ def test_keys_of_the_run_are_checked(
 def test_a_key_that_is_taken_away_is_named(
     key: str, compose_option: Callable[..., dict[str, Any]], refusal: Callable[..., str]
 ) -> None:
-    composed = copy.deepcopy(compose_option("model", "gcn"))
+    config = copy.deepcopy(compose_option("model", "gcn"))
     *parents, last = key.split(".")
-    del (read(composed, ".".join(parents)) if parents else composed)[last]
-    assert refusal(composed).startswith(f"{key.removesuffix('.name')} is missing")
+    del (read(config, ".".join(parents)) if parents else config)[last]
+    assert refusal(config).startswith(f"{key.removesuffix('.name')} is missing")
 
 
 SAMPLED = "strategy=individual_sample"
@@ -589,8 +591,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
 def test_auto_takes_the_gpus_where_there_are_several(
     machine: Callable[..., Settings], gpus: int, overrides: list[str], expected: tuple[int, str, int]
 ) -> None:
-    found = machine(*overrides, gpus=gpus)
-    assert (found.workers, found.comm.name, found.threads) == expected
+    settings_of_run = machine(*overrides, gpus=gpus)
+    assert (settings_of_run.workers, settings_of_run.comm.name, settings_of_run.threads) == expected
 
 
 @pytest.mark.slow
@@ -609,14 +611,14 @@ def test_auto_takes_the_gpus_where_there_are_several(
 def test_workers_auto_chooses_up_to_the_gpus_or_the_cores(
     machine: Callable[..., Settings], gpus: int, overrides: list[str], counts: tuple[int, ...], last: tuple[str, int]
 ) -> None:
-    found = machine("workers=auto", *overrides, gpus=gpus)
-    assert found.auto_workers is not None
-    assert found.auto_workers.counts == counts
-    assert found.is_open
-    whole = with_workers(found, counts[-1])
-    assert (whole.comm.name, whole.threads) == last
+    settings_of_run = machine("workers=auto", *overrides, gpus=gpus)
+    assert settings_of_run.auto_workers is not None
+    assert settings_of_run.auto_workers.counts == counts
+    assert settings_of_run.is_open
+    full_settings = with_workers(settings_of_run, counts[-1])
+    assert (full_settings.comm.name, full_settings.threads) == last
     named = machine(f"workers={counts[-1]}", *overrides, gpus=gpus)
-    assert dataclasses.replace(whole, auto_workers=None) == named
+    assert dataclasses.replace(full_settings, auto_workers=None) == named
 
 
 @pytest.mark.slow

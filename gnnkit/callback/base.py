@@ -60,6 +60,10 @@ _UNCALLED_PREFIXES = (
 def check(name: str, callback: object) -> None:
     """Raises `UserError` for an unsupported callback.
 
+    Unsupported are callbacks of Lightning that do not work on several ranks, and those
+    that implement hooks which gnnkit does not call. The message names an alternative if
+    there is one.
+
     Args:
         name: The callback's name in messages.
         callback: The callback.

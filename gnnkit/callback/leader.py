@@ -100,7 +100,11 @@ class Leader(Callback):
 
     @property
     def wait_share(self) -> float:
-        """Share of the workers' time spent waiting for batches."""
+        """Share of the workers' time spent waiting for batches, from 0 to 1.
+
+        A large share means that loading limits training: use more threads, a larger
+        cache, or smaller fanouts.
+        """
         return 0.0 if self.site.watch is None else self.site.watch.wait_share
 
     @property
@@ -124,7 +128,10 @@ class Leader(Callback):
 
     @property
     def slow(self) -> list[int]:
-        """The workers that are currently slow, on rank 0."""
+        """The workers that are currently slow, on rank 0, by rank.
+
+        Unlike `stragglers`, it does not list workers that have recovered.
+        """
         return [] if self.site.watch is None else self.site.watch.slow
 
     def restart_timings(self, module: Any, step: int) -> None:

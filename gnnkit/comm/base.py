@@ -219,4 +219,7 @@ class Communicator(ABC):
         return SocketMailbox.open(self)
 
     def close(self) -> None:  # noqa: B027 - most hold no connections
-        """Closes connections. The communicator cannot be used any more."""
+        """Closes connections. The communicator cannot be used any more.
+
+        Unlike the other methods, it is not collective.
+        """

@@ -46,7 +46,8 @@ class DeadlineExceeded(RuntimeError):
 class Message:
     """A message from one rank to another, as `Mailbox.take` returns it.
 
-    The receiver owns the tensors and may modify them.
+    The receiver owns the tensors and may modify them. `tag` separates messages that
+    different parts of a program send.
     """
 
     src: int  # the sending rank

@@ -8,7 +8,8 @@ from gnnkit.exchange.base import RowExchange
 class Exact(RowExchange):
     """Sends all rows in each pass, unencoded.
 
-    It is the default, and evaluation always uses it.
+    This is the default, and it gives the gradients of one rank. Evaluation always
+    exchanges rows in this way, whatever training uses.
     """
 
     exact = True

@@ -103,7 +103,11 @@ class MiniBatch:
         return self.blocks[0].src_nodes if self.blocks else self.seeds
 
     def rows_by_node(self) -> tuple[Ids, Ids | slice]:
-        """Returns the distinct `input_nodes`, and each one's place among them."""
+        """Returns the distinct `input_nodes`, and each one's place among them.
+
+        In a batch that is sampled by time, a node may occur several times. Its features
+        are then loaded once and repeated by the places.
+        """
         if self.nodes is None:
             return self.input_nodes, slice(None)
         nodes, places = np.unique(self.nodes, return_inverse=True)

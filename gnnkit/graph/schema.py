@@ -96,12 +96,16 @@ class Schema:
 
     @property
     def several(self) -> bool:
-        """Whether there are several node types or several edge types."""
+        """Whether there are several node types or several edge types.
+
+        If not, every model can read the graph. Otherwise, a model must read types,
+        unless `types=ignore`.
+        """
         return len(self.node_types) > 1 or len(self.edge_types) > 1
 
     @property
     def type_sizes(self) -> tuple[int, ...]:  # [num_node_types]
-        """Number of nodes of each type, in the order of ids."""
+        """Number of nodes of each type, in the order of ids, [num_node_types]."""
         return tuple(count for _, count in self.node_types)
 
     def nodes(self, name: str) -> slice:

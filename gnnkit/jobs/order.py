@@ -69,7 +69,13 @@ class Order:
         return with_names(self.settings, self.graph)
 
     def command(self, overrides: Sequence[str]) -> str:
-        """Returns the command line with these overrides, without secrets."""
+        """Returns the command line with these overrides, without secrets.
+
+        For messages that tell users what to run next.
+
+        Args:
+            overrides: `KEY=VALUE` texts.
+        """
         return command(overrides, self.program, self.options)
 
     @property

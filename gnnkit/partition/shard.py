@@ -238,6 +238,9 @@ def cut_all(graph: Graph, partition: Partition) -> Iterator[Shard]:
     """Cuts the shards of ranks 0, 1, ... in one pass over the edges.
 
     Raises `UserError` if graph and partition do not match.
+
+    Yields one shard at a time, so that the caller can write it before the next one
+    takes memory.
     """
     grid = partition.grid
     cells = partition.cells_of_edges(graph)

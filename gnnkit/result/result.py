@@ -127,7 +127,9 @@ class Result(Mapping[str, Any]):
         return "\n".join(f"  {name:<18} {text}" for name, text in self._rows() if name.startswith(headline or ""))
 
     def line(self) -> str:
-        """Returns the most important figures in one line."""
+        """Returns the most important figures in one line, as notebooks and sweeps show
+        them.
+        """
         if self.summary is not None:
             return self.summary
         main = self.get("main_figure")

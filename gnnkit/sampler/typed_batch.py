@@ -155,7 +155,9 @@ class TypedBatch(LoadedBatch):
 
     @property
     def input_nodes(self) -> dict[str, Ids]:  # type: ignore[override]
-        """By node type: [num_input_nodes] ids within the type."""
+        """The nodes whose features the batch reads, by node type: [num_input_nodes] ids
+        within the type, the seeds first.
+        """
         return {table.name: ids for table, ids in zip(self.tables.nodes, self._nodes.ids, strict=True)}
 
     @property

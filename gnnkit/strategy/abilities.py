@@ -96,7 +96,8 @@ class GatheredRows(Ability):
 class RowsOnDisk(Ability):
     """Batches announce their rows in advance, so features may be on disk.
 
-    The strategy is a `ReadPlanner`.
+    Required by `features.place=disk`, which reads the rows of later batches while one
+    is computed. The strategy is a `ReadPlanner`.
     """
 
     lacking = "the rows that this strategy gathers are not known ahead: use features.place=mapped"

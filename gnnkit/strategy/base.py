@@ -246,7 +246,10 @@ class Worker:
     # Not a cached property, whose lock for all instances would block other threads.
     @property
     def owner(self) -> Ids:  # [num_nodes] int32
-        """Owner rank of each node. Collective on the first call."""
+        """Owner rank of each node, [num_nodes] int32. Collective on the first call.
+
+        Use it to find the rank that holds a node's features. It takes 4 bytes per node.
+        """
         if not self._owners:
             self._owners.append(self.rank_of(self.owned))
         return self._owners[0]
@@ -416,11 +419,23 @@ class ExecutionStrategy(ABC):
     shares: Sequence[float] | None = None  # [world_size] shares of a step's seeds. None: equal
 
     def ability(self, kind: type[A]) -> A | None:
-        """Returns the strategy's declaration of an ability, or None if unsupported."""
+        """Returns the strategy's declaration of an ability, or None if unsupported.
+
+        Callers ask for an ability instead of testing for the strategy's class.
+
+        Args:
+            kind: The class of the ability, such as `LearnedInputs`.
+        """
         return next((ability for ability in self.supports if isinstance(ability, kind) and ability.but is None), None)
 
     def lacks(self, kind: type[Ability]) -> str | None:
-        """Returns why an ability is unsupported, or None if it is supported."""
+        """Returns why an ability is unsupported, or None if it is supported.
+
+        Error messages contain the text after the strategy's name.
+
+        Args:
+            kind: The class of the ability.
+        """
         return next((ability.but for ability in self.supports if isinstance(ability, kind)), kind.lacking)
 
     def costs(self) -> str:

@@ -159,7 +159,10 @@ class GradientSync(ABC):
         """
 
     def figures(self) -> Json:
-        """Returns additional entries of `result.json`, on rank 0, after `settle`."""
+        """Returns additional entries of `result.json`, on rank 0, after `settle`.
+
+        Default: none.
+        """
         return {}
 
     def close(self) -> None:  # noqa: B027 - most start no servers or threads

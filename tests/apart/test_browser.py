@@ -181,10 +181,10 @@ def test_a_table_is_sorted_and_the_graph_coloured_by_a_click(browser: Browser, p
     assert (browser.evaluate(words), browser.evaluate(f"{head}.ariaSort")) == ("97", "descending")
     browser.evaluate(f"{head}.click()")
     assert (browser.evaluate(words), browser.evaluate(f"{head}.ariaSort")) == ("79", "ascending")
-    output = "[...document.querySelectorAll('#graph g.layer')].map(each => each.style.display === '')"
-    assert browser.evaluate(output) == [True, False, False]
+    script = "[...document.querySelectorAll('#graph g.layer')].map(each => each.style.display === '')"
+    assert browser.evaluate(script) == [True, False, False]
     browser.evaluate("document.querySelectorAll('#graph input')[2].click()")
-    assert browser.evaluate(output) == [False, False, True]
+    assert browser.evaluate(script) == [False, False, True]
     check_quiet(browser, page)
 
 

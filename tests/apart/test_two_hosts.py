@@ -155,15 +155,15 @@ def test_two_hosts_train_as_two_ranks_of_one_host(tmp_path: Path, link: ModuleTy
     for addresses, host in zip(actual, hosts, strict=True):
         assert addresses == {host.address}
     start_job(Order(settle(compose([*overrides, "workers=2", f"output={tmp_path}/one"]))))
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert losses(one) == losses(two)
+    first_run, two = tmp_path / "one", tmp_path / "two"
+    assert losses(first_run) == losses(two)
     assert len(losses(two)) > 2
-    np.testing.assert_array_equal(np.load(one / "predictions.npy"), np.load(two / "predictions.npy"))
-    first, second = (json.loads((run / "result.json").read_text()) for run in (one, two))
+    np.testing.assert_array_equal(np.load(first_run / "predictions.npy"), np.load(two / "predictions.npy"))
+    first, second = (json.loads((run / "result.json").read_text()) for run in (first_run, two))
     assert {name: first[name] for name in first if "accuracy" in name and "time" not in name} == {
         name: second[name] for name in second if "accuracy" in name and "time" not in name
     }
-    parameters, others = (checkpoint.load(run / "checkpoints/last.json")["state_dict"] for run in (one, two))
+    parameters, others = (checkpoint.load(run / "checkpoints/last.json")["state_dict"] for run in (first_run, two))
     assert parameters.keys() == others.keys()
     assert all(torch.equal(parameters[name], others[name]) for name in parameters)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["host0", "host1", "one", "out0", "out1", "two"]

@@ -39,11 +39,11 @@ def run_gloo(
     store = os.memfd_create("store")
     pipes, processes = [], []
     for rank in range(world_size):
-        here, there = context.Pipe(duplex=False)
+        here, child_end = context.Pipe(duplex=False)
         meet = functools.partial(_meet, kind, rank, world_size, timeout, f"/proc/{os.getpid()}/fd/{store}")
-        process = context.Process(target=_work, args=(meet, function, there), daemon=True)
+        process = context.Process(target=_work, args=(meet, function, child_end), daemon=True)
         process.start()
-        there.close()  # so that the end of the process ends the wait for its answer
+        child_end.close()  # so that the end of the process ends the wait for its answer
         pipes.append(here)
         processes.append(process)
     answers = [_answer(pipe, timeout) for rank, pipe in enumerate(pipes) if rank != dies]

@@ -82,9 +82,9 @@ def test_a_rank_that_fails_ends_those_of_all_processes(victim: int) -> None:
             raise ZeroDivisionError("mine")
         comm.all_to_all(torch.ones(comm.world_size), [1] * comm.world_size, [1] * comm.world_size)
 
-    with pytest.raises(RankError, match=rf"ZeroDivisionError: mine \(on rank {victim}\)") as message:
+    with pytest.raises(RankError, match=rf"ZeroDivisionError: mine \(on rank {victim}\)") as caught:
         spread(work, 6, 3, timeout=NEVER)
-    assert str(message.value).startswith(f"process {victim // 2} (ranks {victim} to {victim + 1}) failed")
+    assert str(caught.value).startswith(f"process {victim // 2} (ranks {victim} to {victim + 1}) failed")
 
 
 @pytest.mark.slow
@@ -140,9 +140,9 @@ def test_the_thread_that_fails_of_itself_is_the_error_that_is_shown() -> None:
             raise ZeroDivisionError("mine")
         comm.all_reduce(torch.ones(1))
 
-    with pytest.raises(ZeroDivisionError, match="mine") as output:
+    with pytest.raises(ZeroDivisionError, match="mine") as caught:
         Threads.run(work, 3)
-    assert output.value.__notes__ == ["on rank 2"]
+    assert caught.value.__notes__ == ["on rank 2"]
 
 
 def test_a_thread_that_only_lost_its_peer_is_not_the_cause() -> None:
@@ -154,9 +154,9 @@ def test_a_thread_that_only_lost_its_peer_is_not_the_cause() -> None:
         wait_until(lambda: comm._group.run.gone)
         raise ZeroDivisionError(f"of rank {comm.rank}")
 
-    with pytest.raises(ZeroDivisionError) as output:
+    with pytest.raises(ZeroDivisionError) as caught:
         Threads.run(work, 2)
-    assert output.value.__notes__ == ["on rank 1"]
+    assert caught.value.__notes__ == ["on rank 1"]
 
 
 def test_all_threads_that_fail_of_themselves_are_told() -> None:
@@ -164,9 +164,9 @@ def test_all_threads_that_fail_of_themselves_are_told() -> None:
         wait_until(lambda: comm.rank == len(comm._group.run.gone))
         raise ZeroDivisionError(f"mine is {comm.rank}")
 
-    with pytest.raises(ZeroDivisionError, match="mine is 0") as output:
+    with pytest.raises(ZeroDivisionError, match="mine is 0") as caught:
         Threads.run(work, 2)
-    assert output.value.__notes__ == ["on rank 0", "rank 1 failed: ZeroDivisionError: mine is 1"]
+    assert caught.value.__notes__ == ["on rank 0", "rank 1 failed: ZeroDivisionError: mine is 1"]
 
 
 @pytest.mark.slow
@@ -234,9 +234,9 @@ def test_a_thread_that_is_stuck_is_told_beside_the_failure_of_another(release: t
         release.wait() if comm.rank == 2 else together.wait(GUARD)
         raise ZeroDivisionError("mine")
 
-    with pytest.raises(ZeroDivisionError) as output:
+    with pytest.raises(ZeroDivisionError) as caught:
         Threads.run(work, 3, timeout=1.0)
-    assert output.value.__notes__[-1] == "rank 2 is stuck, still running 1 s later"
+    assert caught.value.__notes__[-1] == "rank 2 is stuck, still running 1 s later"
 
 
 @pytest.mark.parametrize(

@@ -215,9 +215,9 @@ def test_a_thread_that_fails_ends_the_wait_for_its_messages(world_size: int) -> 
             box.take("x", src=1, timeout=NEVER)
         noticed.append(comm.rank)
 
-    with pytest.raises(ZeroDivisionError, match="mine") as output:
+    with pytest.raises(ZeroDivisionError, match="mine") as caught:
         Threads.run(work, world_size)
-    assert output.value.__notes__ == ["on rank 1"]
+    assert caught.value.__notes__ == ["on rank 1"]
     assert sorted(noticed) == [rank for rank in range(world_size) if rank != 1]
 
 
@@ -276,11 +276,11 @@ def test_a_sender_that_waited_goes_on_when_messages_are_taken() -> None:
 @pytest.mark.parametrize("box", ["sockets", "threads"])
 def test_a_rank_that_floods_itself_is_told(box: str) -> None:
     def work(comm: Communicator) -> None:
-        with SocketMailbox.open(comm) if box == "sockets" else comm.mailbox() as own:
-            own._inbox.limit = 2**10
-            own.put(0, "x", tensors={"x": torch.zeros(2**8)})
+        with SocketMailbox.open(comm) if box == "sockets" else comm.mailbox() as mailbox:
+            mailbox._inbox.limit = 2**10
+            mailbox.put(0, "x", tensors={"x": torch.zeros(2**8)})
             with pytest.raises(DeadlineExceeded, match="rank 0 takes no messages"):
-                own.put(0, "x")
+                mailbox.put(0, "x")
 
     Threads.run(work, 1, timeout=0.1)
 

@@ -77,8 +77,8 @@ def test_rows_arrive_as_over_tcp(world_size: int) -> None:
     def work(comm: Communicator) -> int:
         tcp, exchanges = over_tcp(comm), 0
         for draw, (shape, dtype) in enumerate([(s, d) for d in DTYPES for s in [(), (3,), (0,), (2, 40)]]):
-            for most in (0, 5, 20_000 if draw % 5 == 0 else 900, 40):
-                send, recv = counts_of(comm, 10 * draw + most, most)
+            for limit in (0, 5, 20_000 if draw % 5 == 0 else 900, 40):
+                send, recv = counts_of(comm, 10 * draw + limit, limit)
                 rows = rows_of(comm, sum(send), shape, dtype)
                 reference = tcp.all_to_all(rows, send, recv)
                 source = rows_of(comm, 50, shape, dtype)
@@ -167,8 +167,8 @@ def test_messages_without_room_do_not_lock_ranks_that_send_to_each_other() -> No
     def work(comm: Communicator) -> None:
         counts = [0 if rank == comm.rank else LARGE for rank in range(2)]
         rows = [torch.full((LARGE,), number, dtype=torch.uint8) for number in range(150)]
-        pending = [comm.start(each, counts, counts) for each in rows]
-        assert all(torch.equal(each.wait(), row) for each, row in zip(pending, rows, strict=True))
+        pending = [comm.start(part, counts, counts) for part in rows]
+        assert all(torch.equal(part.wait(), row) for part, row in zip(pending, rows, strict=True))
 
     run_gloo(work, 2)
 
@@ -400,10 +400,10 @@ def test_a_rank_that_has_closed_is_lost_only_to_those_who_need_it() -> None:
 
     def work(comm: Communicator) -> str:
         memory = share_memory(comm)
-        sent = [[0, 1000, 1000], [0, 0, 1000], [0, 1, 0]]
+        counts = [[0, 1000, 1000], [0, 0, 1000], [0, 1, 0]]
         recv = [[0, 0, 0], [1000, 0, 1], [1000, 1000, 0]]
-        rows = torch.full((sum(sent[comm.rank]), 10), float(comm.rank))
-        exchange = comm.start(rows, sent[comm.rank], recv[comm.rank])
+        rows = torch.full((sum(counts[comm.rank]), 10), float(comm.rank))
+        exchange = comm.start(rows, counts[comm.rank], recv[comm.rank])
         if comm.rank == 0:
             exchange.wait()
             memory.close()

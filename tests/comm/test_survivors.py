@@ -47,18 +47,18 @@ def test_survivors_keep_the_promises_of_a_communicator(comm: str, world_size: in
 
 def collectives(comm: Survivors) -> dict[str, Any]:
     """Runs one collective of each kind, and says who was lost after each."""
-    value, lost = float(10**comm.rank), []
+    value, lost_ranks = float(10**comm.rank), []
     results: dict[str, Any] = {}
     results["sum"] = comm.all_reduce(torch.tensor([value])).item()
-    lost.append(sorted(comm.lost))
+    lost_ranks.append(sorted(comm.lost))
     results["first"] = comm.broadcast(torch.tensor([value]), src=1).item()
-    lost.append(sorted(comm.lost))
+    lost_ranks.append(sorted(comm.lost))
     results["rows"] = [part.tolist() for part in comm.gather(torch.full((1,), value))]
-    lost.append(sorted(comm.lost))
+    lost_ranks.append(sorted(comm.lost))
     counts = [0 if rank == LAST else 1 for rank in range(comm.world_size)]
     sent = torch.full((comm.world_size,), value)
     results["received"] = comm.all_to_all(sent, [1] * comm.world_size, counts).tolist()
-    return results | {"lost": [*lost, sorted(comm.lost)]}
+    return results | {"lost": [*lost_ranks, sorted(comm.lost)]}
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,15 @@ def test_a_rank_that_is_gone_contributes_nothing(comm: str, how: str) -> None:
 
     keys = {"dies": LAST} if how == "is killed" else {}
     actual = RUNNERS[comm](surviving(work), 4, **keys)
-    others = [each for each in actual if each is not None]
-    assert len(others) == 3
-    for each in others:
-        assert each["sum"] == 1011
-        assert each["first"] == 10
-        assert each["received"] == [1, 10, 1000]
-        assert each["lost"] == [[LAST]] * 4
-    assert others[0]["rows"] == [[1], [10], [], [1000]]
-    assert others[1]["rows"] == []
+    survivors = [result for result in actual if result is not None]
+    assert len(survivors) == 3
+    for result in survivors:
+        assert result["sum"] == 1011
+        assert result["first"] == 10
+        assert result["received"] == [1, 10, 1000]
+        assert result["lost"] == [[LAST]] * 4
+    assert survivors[0]["rows"] == [[1], [10], [], [1000]]
+    assert survivors[1]["rows"] == []
 
 
 def test_the_end_of_rank_0_ends_the_others_at_once() -> None:

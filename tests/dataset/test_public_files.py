@@ -10,17 +10,17 @@ from tests.public_files import DOORS, FILES, PublicFile, are_equal, outcomes
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_public_file_is_the_same_through_every_door(name: str) -> None:
-    one = FILES[name]
-    actual = outcomes(one)
+    public_file = FILES[name]
+    actual = outcomes(public_file)
     assert actual.keys() == DOORS.keys()
-    if one.refused:
+    if public_file.refused:
         assert not any(isinstance(value, Graph) for value in actual.values())
-        assert one.refused in str(actual["dataset=edges"])
-        if not one.differ:
-            assert one.refused in str(actual["Graph.from_tables"])
+        assert public_file.refused in str(actual["dataset=edges"])
+        if not public_file.differ:
+            assert public_file.refused in str(actual["Graph.from_tables"])
     else:
         assert isinstance(actual["dataset=edges"], Graph), actual["dataset=edges"]
-        assert are_equal(actual) or one.differ, actual
+        assert are_equal(actual) or public_file.differ, actual
 
 
 def test_another_graph_is_seen() -> None:

@@ -102,7 +102,8 @@ def reasons_of(form: str) -> list[str]:
     in_nodes = NODE_REASONS | (PARQUET_REASONS if form == "parquet" else {})
     places = [("nodes", pair) for pair in in_nodes.items()] + [("edges", pair) for pair in EDGE_REASONS.items()]
     return [
-        f"{table}.{form}, column {name!r}{', ' if why.startswith('row') else ' '}{why}" for table, (name, why) in places
+        f"{table}.{form}, column {name!r}{', ' if reason.startswith('row') else ' '}{reason}"
+        for table, (name, reason) in places
     ]
 
 

@@ -286,15 +286,15 @@ def test_every_choice_and_key_in_the_text_exists() -> None:
     text = re.sub(r"\]\([^)]*\)", "]", "\n".join(prose(name) for name in FOR_USERS))
     for kind, name in re.findall(rf"(?<![./\w])({'|'.join(plugins.KINDS)})=(\w[\w.]*)", text):
         assert name in plugins.options(kind), f"{kind}={name}"
-    known = {
+    existing_keys = {
         f"{section}.{key.name}"
         for section in config.SECTIONS
         for option in plugins.options(section)
         for key in [*keys.read(section, option).keys, *keys.shared_keys(section)]
     }
-    known |= {f"task.{name}" for name in plugins.TASK_KEYS}
+    existing_keys |= {f"task.{name}" for name in plugins.TASK_KEYS}
     mentioned = set(re.findall(rf"(?<![\w./])((?:{'|'.join(config.SECTIONS)})\.[a-z_]+)\b(?![.(])", text))
-    assert mentioned <= known | {"partition.nodes", "partition.grid", "model.safetensors", "partition.json"}
+    assert mentioned <= existing_keys | {"partition.nodes", "partition.grid", "model.safetensors", "partition.json"}
 
 
 def test_readme_is_short_and_leads_to_every_page() -> None:
@@ -381,9 +381,9 @@ def test_the_picture_of_a_result_is_drawn_from_a_run_folder(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    draws = importlib.import_module("pictures").result(runs["first"])
+    svg = importlib.import_module("pictures").result(runs["first"])
     committed = (ROOT / "docs/result.svg").read_text(encoding="utf-8")
-    titles = [re.findall(r"<text[^>]*>([^<]+)</text><svg", picture) for picture in (draws, committed)]
+    titles = [re.findall(r"<text[^>]*>([^<]+)</text><svg", picture) for picture in (svg, committed)]
     assert titles[0] == titles[1]
     assert len(titles[0]) == 3
 
@@ -430,9 +430,9 @@ def test_links_lead_somewhere(name: str) -> None:
 @pytest.mark.long("trains for 100 epochs")
 def test_the_first_run_is_as_accurate_as_the_readme_says(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = re.search(r"^ +test_accuracy +([\d.]+)$", text, re.MULTILINE)
-    assert shown is not None
+    match = re.search(r"^ +test_accuracy +([\d.]+)$", text, re.MULTILINE)
+    assert match is not None
     output = f"output={tmp_path / 'run'}"
     assert main(["+strategy=vertex_centric", "partition=2d", "comm=threads", "report=false", output]) == 0
     result = json.loads((tmp_path / "run/result.json").read_text(encoding="utf-8"))
-    assert result["test_accuracy"] == pytest.approx(float(shown[1]), abs=0.03)  # Python's library differs by version
+    assert result["test_accuracy"] == pytest.approx(float(match[1]), abs=0.03)  # Python's library differs by version

@@ -52,7 +52,7 @@ def operations(adjacency: BlockAdjacency | OneProcess, x: Tensor) -> dict[str, T
     attention = adjacency.softmax(scores.sin()).expand(-1, 2)
     features = adjacency.edge_features
     assert features is not None
-    results = {how: adjacency.aggregate(x, reduce=how) for how in ("sum", "mean", "max")}  # type: ignore[arg-type]
+    results = {mode: adjacency.aggregate(x, reduce=mode) for mode in ("sum", "mean", "max")}  # type: ignore[arg-type]
     return results | {
         "attention": adjacency.aggregate(x.view(-1, 2, 2), weight=attention).flatten(1),
         "messages": adjacency.aggregate_messages(

@@ -35,17 +35,17 @@ def test_kept_sums_are_the_sums_and_move_no_word_again(grid: Grid) -> None:
 
     def on_rank(comm: Communicator) -> int:
         plain, engine = (Engine(shards[comm.rank], comm, torch.float64) for _ in range(2))
-        x, own = torch.tensor(shards[comm.rank].features), torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
-        reference = sums(plain, x, own)
+        x, scale = torch.tensor(shards[comm.rank].features), torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+        reference = sums(plain, x, scale)
         engine.fix(x)
-        first = sums(engine, x, own)
+        first = sums(engine, x, scale)
         num_words = sum(engine.tally.words.values())
-        again = sums(engine, x, own)
+        again = sums(engine, x, scale)
         assert sum(engine.tally.words.values()) == num_words
         for found in (first, again):
             for a, b in zip(found, reference, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
-        slopes = [comm.all_reduce(torch.autograd.grad(each[-1].sin().sum(), own)[0]) for each in (reference, again)]
+        slopes = [comm.all_reduce(torch.autograd.grad(each[-1].sin().sum(), scale)[0]) for each in (reference, again)]
         torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-12, atol=1e-12)
         return num_words
 

@@ -40,11 +40,11 @@ def test_packed_rows_are_unbiased_and_have_the_bytes_of_the_formula(bits: int, d
     codec, draws = Packed(bits), 1500
     for width in (1, 4, 7, 33):
         rows = rows_of(dtype, width)
-        many = rows.repeat_interleave(draws, 0)
-        data = codec.encode(many, torch.arange(len(many)), derive(3, width))
-        assert data.shape == (len(many), -(-bits * width // 8) + 8)
+        copies = rows.repeat_interleave(draws, 0)
+        data = codec.encode(copies, torch.arange(len(copies)), derive(3, width))
+        assert data.shape == (len(copies), -(-bits * width // 8) + 8)
         assert data.shape[1] == codec.row_bytes(width)
-        assert torch.equal(data, codec.encode(many, torch.arange(len(many)), derive(3, width)))
+        assert torch.equal(data, codec.encode(copies, torch.arange(len(copies)), derive(3, width)))
         read = codec.decode(data, width, dtype).double().view(6, draws, width)
         step = (rows.amax(1) - rows.amin(1)).double()[:, None] / (2**bits - 1)
         assert bool(((read - rows.double()[:, None]).abs() <= step[:, None] + 1e-4).all())
@@ -162,10 +162,10 @@ def test_degrees_of_the_halo_are_not_rounded() -> None:
     def on_rank(comm: Communicator) -> bool:
         engine = Engine(shards[comm.rank], comm, torch.float64)
         passes = ForwardPass(), ForwardPass(codec=Bfloat16())
-        exact, coded = (ShardAdjacency.layers(engine, 1, 0, each)[0] for each in passes)
-        rounded = coded.with_halo(coded.in_degree[:, None])[:, 0]
+        exact, approximate = (ShardAdjacency.layers(engine, 1, 0, each)[0] for each in passes)
+        rounded = approximate.with_halo(approximate.in_degree[:, None])[:, 0]
         assert not torch.equal(rounded, exact.degree_with_halo(0.0))
-        return torch.equal(coded.degree_with_halo(1.0), exact.degree_with_halo(1.0))
+        return torch.equal(approximate.degree_with_halo(1.0), exact.degree_with_halo(1.0))
 
     assert Threads.run(on_rank, 2) == [True, True]
 
@@ -180,9 +180,9 @@ def test_rows_of_one_number_travel_coded_too() -> None:
         for forward in (ForwardPass(), ForwardPass(codec=Bfloat16())):
             (adjacency,) = ShardAdjacency.layers(engine, 1, 0, forward)
             results.append(adjacency.with_halo(x))
-        exact, coded = results
-        assert torch.equal(coded[len(x) :], exact[len(x) :].bfloat16().double())
-        assert torch.equal(coded[: len(x)], x)
+        exact, approximate = results
+        assert torch.equal(approximate[len(x) :], exact[len(x) :].bfloat16().double())
+        assert torch.equal(approximate[: len(x)], x)
 
     Threads.run(on_rank, 2)
 

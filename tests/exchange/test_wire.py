@@ -63,8 +63,8 @@ def test_every_way_to_move_rows_gives_the_same_rows_and_counts() -> None:
                 results.append(rows)
                 counts.append(counted(transfer))
                 transfer.wire.close()
-        assert all(each == counts[0] for each in counts)
-        assert all(torch.equal(each, results[0]) for each in results)
+        assert all(count == counts[0] for count in counts)
+        assert all(torch.equal(count, results[0]) for count in results)
         size = 4 * WIDTH if codec is None else codec.row_bytes(WIDTH)
         sent = sum(n for peer, n in enumerate(transfer.send) if peer != comm.rank)
         assert counts[0][2] == sent * size

@@ -187,6 +187,6 @@ def test_units_that_differ_are_named(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ALL_READERS[reader](tmp_path, nodes, edges, {})
-    lines = [str(one.message) for one in caught if "unit" in str(one.message)]
+    lines = [str(warning.message) for warning in caught if "unit" in str(warning.message)]
     assert bool(lines) == (line is not None)
     assert line is None or line in lines[0]

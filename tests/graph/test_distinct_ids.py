@@ -59,9 +59,9 @@ def test_distinct_ids_are_the_nodes_and_keep_their_numbers(read: Read, far: int,
 def test_ids_with_gaps_name_the_key_that_numbers_nodes(dst: list[int], tmp_path: Path) -> None:
     with pytest.warns(
         UserWarning, match=r"are the nodes; use dataset.num_nodes=N if all numbers from 0 to N-1"
-    ) as message:
+    ) as caught:
         _folder(tmp_path, {"src": [5, 7], "dst": dst}, "csv").load()
-    assert not any("are the nodesno" in str(warning.message) for warning in message)
+    assert not any("are the nodesno" in str(warning.message) for warning in caught)
 
 
 @each_reader

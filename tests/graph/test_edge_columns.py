@@ -84,11 +84,11 @@ def test_a_loop_has_weight_1_mean_features_no_relation_and_is_always_visible() -
     values = {"weight": np.full(2, 0.5), "features": np.ones((2, 1)), "relation": np.zeros(2, np.int16)}
     columns = EdgeColumns({**values, "time": np.array([5, 6])})
     loops = AddedLoops.to(np.array([1]), np.array([1, 1]))
-    added = columns.with_loops(loops.insert, np.array([[8.0]]))
-    assert list(added) == ["weight", "features", "time"]
-    assert added["time"].tolist() == [5, 6, -(2**63)]
-    assert added["weight"].tolist() == [0.5, 0.5, 1.0]
-    assert added["features"].ravel().tolist() == [1, 1, 8]
+    columns_with_loops = columns.with_loops(loops.insert, np.array([[8.0]]))
+    assert list(columns_with_loops) == ["weight", "features", "time"]
+    assert columns_with_loops["time"].tolist() == [5, 6, -(2**63)]
+    assert columns_with_loops["weight"].tolist() == [0.5, 0.5, 1.0]
+    assert columns_with_loops["features"].ravel().tolist() == [1, 1, 8]
 
 
 def test_parts_are_joined_and_positions_are_recorded() -> None:

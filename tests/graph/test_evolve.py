@@ -100,7 +100,7 @@ def outcome(change: Any, name: str, value: Any) -> Any:
         graph: Graph = change(**{name: value})
     except (UserError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
-    return {one.name: getattr(graph, one.name) for one in fields(Graph)}
+    return {item.name: getattr(graph, item.name) for item in fields(Graph)}
 
 
 def check_equal(first: Any, second: Any) -> None:
@@ -108,13 +108,17 @@ def check_equal(first: Any, second: Any) -> None:
         assert first == second
         return
     for name, value in first.items():
-        other = second[name]
+        second_value = second[name]
         if isinstance(value, CSC):
-            parts = [(value.indptr, other.indptr), (value.indices, other.indices), (value.weight, other.weight)]
+            parts = [
+                (value.indptr, second_value.indptr),
+                (value.indices, second_value.indices),
+                (value.weight, second_value.weight),
+            ]
         elif isinstance(value, SparseFeatures):
-            parts = [(np.asarray(value), np.asarray(other))]
+            parts = [(np.asarray(value), np.asarray(second_value))]
         else:
-            parts = [(value, other)]
+            parts = [(value, second_value)]
         for one, two in parts:
             assert type(one) is type(two), name
             assert getattr(one, "dtype", None) == getattr(two, "dtype", None), name

@@ -259,10 +259,10 @@ def test_attributes_without_a_meaning_are_named_in_one_warning() -> None:
     extra = {"edge_time": torch.zeros(5), "train_pos_edge": torch.zeros(2, 5), "title": ["a"] * 30}
     with pytest.warns(
         UserWarning, match="ignores unknown attributes: data.edge_time, data.title, data.train_pos_edge$"
-    ) as message:
+    ) as caught:
         Graph.from_pyg(data_of(**extra))
-    assert len(message) == 1
-    assert message[0].filename == __file__
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         graph = Graph.from_pyg(data_of(pos=torch.zeros(30, 2), edge_type=torch.zeros(5)))

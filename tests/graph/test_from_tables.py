@@ -46,17 +46,17 @@ def test_tables_of_every_library_mean_the_same(frame: Frame) -> None:
 def test_columns_may_have_any_name_and_be_chosen(frame: Frame) -> None:
     nodes = frame({"who": [30, 10], "kind": [2, -1], "use": ["train", ""], "a": [1.0, 2.0], "note": ["p", "q"]})
     edges = frame({"from": [10], "to": [30], "w": [3.0], "note": ["r"]})
-    named = {"src": "from", "dst": "to", "weight": "w", "id": "who", "label": "kind", "split": "use"}
-    graph = Graph.from_pandas(edges, nodes, **named, features=["a"], edge_features=[])
+    column_names = {"src": "from", "dst": "to", "weight": "w", "id": "who", "label": "kind", "split": "use"}
+    graph = Graph.from_pandas(edges, nodes, **column_names, features=["a"], edge_features=[])
     assert graph.node_ids.tolist() == [30, 10]
     np.testing.assert_array_equal(graph.labels, [2, -1])
     np.testing.assert_array_equal(graph.features, [[1], [2]])
     assert graph.edge_features is None
-    rows = Graph.from_polars(edges, nodes, **named, features=np.eye(2), edge_features=[])
+    rows = Graph.from_polars(edges, nodes, **column_names, features=np.eye(2), edge_features=[])
     np.testing.assert_array_equal(rows.features, np.eye(2))
-    of_edges = Graph.from_tables(edges, nodes, **named)
+    of_edges = Graph.from_tables(edges, nodes, **column_names)
     assert (of_edges.edge_feature_names, of_edges.edge_category_of) == (("note=r",), ("note",))
-    full_graph = Graph.from_tables(edges, nodes, **named, edge_features=[])
+    full_graph = Graph.from_tables(edges, nodes, **column_names, edge_features=[])
     assert (full_graph.feature_names, full_graph.category_of) == (("a", "note=p", "note=q"), ("", "note", "note"))
     np.testing.assert_array_equal(full_graph.features, [[1, 1, 0], [2, 0, 1]])
 
@@ -72,9 +72,9 @@ def test_uuids_are_ids(frame: Frame) -> None:
 @pytest.mark.parametrize("frame", FRAMES)
 def test_edges_alone_make_a_graph(frame: Frame) -> None:
     assert Graph.from_tables(frame({"src": [0, 2], "dst": [1, 1]})).node_ids is None
-    named = Graph.from_tables(frame({"src": ["b", "c"], "dst": ["a", "b"]}))
-    assert named.node_ids.tolist() == ["a", "b", "c"]
-    np.testing.assert_array_equal(named.csc.indices, [1, 2])
+    text_graph = Graph.from_tables(frame({"src": ["b", "c"], "dst": ["a", "b"]}))
+    assert text_graph.node_ids.tolist() == ["a", "b", "c"]
+    np.testing.assert_array_equal(text_graph.csc.indices, [1, 2])
 
 
 def test_booleans_categories_and_whole_ids_of_frames() -> None:

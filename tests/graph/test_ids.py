@@ -106,8 +106,8 @@ def read_plainly(edges: Columns, nodes: Columns | None) -> Any:
         ids = [clean(word) for word in words]
     except UserError:
         return "refused"
-    is_known = len({*ids}) == len(ids) and all({*pair} <= {*ids} for pair in pairs)
-    return pairs if is_known else "refused"
+    is_valid = len({*ids}) == len(ids) and all({*pair} <= {*ids} for pair in pairs)
+    return pairs if is_valid else "refused"
 
 
 @pytest.mark.slow

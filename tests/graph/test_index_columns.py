@@ -81,11 +81,11 @@ def test_an_index_is_left_out_of_nodes_and_of_edges(reader: str, name: str, valu
     edges, nodes = EDGES.copy(), NODES.copy()
     for place, frame in enumerate((edges, nodes)):
         frame.insert(place, name, values)
-    graph, message = read(reader, (edges, nodes), tmp_path)
+    graph, messages = read(reader, (edges, nodes), tmp_path)
     assert graph.feature_names == ("age", "number")
     assert graph.edge_feature_names == ("km",)
-    assert len(message) == 2
-    assert all(f": {name!r} left out of the features, as a data frame's index: " in each for each in message)
+    assert len(messages) == 2
+    assert all(f": {name!r} left out of the features, as a data frame's index: " in each for each in messages)
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -94,10 +94,10 @@ def test_an_index_is_left_out_of_nodes_and_of_edges(reader: str, name: str, valu
     [("index", [0, 1, 3]), ("level_0", [0.0, 0.5, 2]), ("Unnamed: 7", [0, 1, 2]), ("row", [0, 1, 2])],
 )
 def test_other_columns_stay(reader: str, name: str, values: list[Any], tmp_path: Path) -> None:
-    graph, message = read(reader, (EDGES.assign(**{name: values}), NODES.assign(**{name: values})), tmp_path)
+    graph, messages = read(reader, (EDGES.assign(**{name: values}), NODES.assign(**{name: values})), tmp_path)
     assert graph.feature_names == ("age", "number", name)
     assert graph.edge_feature_names == ("km", name)
-    assert not message
+    assert not messages
 
 
 @pytest.mark.slow

@@ -223,11 +223,11 @@ def _have_numbers_as_text_ids(given: Tables) -> bool:
     Without a table of nodes, most of the ids are enough.
     """
     columns = [given.edges["src"], given.edges["dst"], *([given.nodes["id"]] if given.nodes else [])]
-    known = {cell for column in columns for cell in column.to_pylist() if cell is not None}
+    ids = {cell for column in columns for cell in column.to_pylist() if cell is not None}
     if not _have_text_ids(given):
         return False
-    numbers = [cell for cell in known if re.fullmatch(r"-?\d+(\.0)?", cell)]
-    return len(numbers) == len(known) if given.nodes else 2 * len(numbers) >= len(known)
+    numbers = [cell for cell in ids if re.fullmatch(r"-?\d+(\.0)?", cell)]
+    return len(numbers) == len(ids) if given.nodes else 2 * len(numbers) >= len(ids)
 
 
 # Readers. Each returns a graph, or None where the form cannot express the tables.
@@ -291,13 +291,15 @@ def _networkx(given: Tables, _: Path) -> Graph | None:
     """Reads the tables as a graph of networkx, whose nodes are distinct."""
     if not given.nodes or "type" in given.edges or given.nodes["id"].null_count:
         return None
-    nodes, edges = ({name: column.to_pylist() for name, column in each.items()} for each in (given.nodes, given.edges))
+    nodes, edges = (
+        {name: column.to_pylist() for name, column in table.items()} for table in (given.nodes, given.edges)
+    )
     ends = [end for name in ("src", "dst") for end in edges[name]]
     if len(set(nodes["id"])) < given.num_nodes or not set(ends) <= set(nodes["id"]):
         return None
     if pa.types.is_floating(given.nodes["id"].type):
         nodes["id"], edges["src"], edges["dst"] = (
-            list(map(int, each)) for each in (nodes["id"], edges["src"], edges["dst"])
+            list(map(int, table)) for table in (nodes["id"], edges["src"], edges["dst"])
         )
     graph = nx.MultiDiGraph()
     for place, node in enumerate(nodes["id"]):
@@ -436,7 +438,10 @@ def disagreements(given: Tables) -> list[str]:
         for name in actual or ():
             assert actual is not None
             is_refusal = reader == "networkx" and name == "refused"
-            values = [_without_reasons(each) if is_refusal else each for each in (actual[name], reference.get(name))]
+            values = [
+                _without_reasons(values_of_field) if is_refusal else values_of_field
+                for values_of_field in (actual[name], reference.get(name))
+            ]
             if values[0] != values[1]:
                 lines.append(f"{reader}: {name} is {values[0]}, and {values[1]} of arrow")
                 break

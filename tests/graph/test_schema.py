@@ -119,8 +119,8 @@ def test_an_import_and_a_partition_keep_the_same_schema(inputs: str, symmetrize:
     keys = ["dataset=saved", f"dataset.root={tmp_path}/graph", f"dataset.symmetrize={symmetrize}".lower()]
     stores = [tmp_path / job for job in ("import", "partition")]
     for store in stores:
-        names = [*keys, "workers=2", f"inputs={inputs}", "strategy=individual_sample", "model=rgcn"]
-        assert main([f"job={store.name}", *names, f"output={store}"]) == 0
+        overrides = [*keys, "workers=2", f"inputs={inputs}", "strategy=individual_sample", "model=rgcn"]
+        assert main([f"job={store.name}", *overrides, f"output={store}"]) == 0
     again = tmp_path / "again"
     assert main(["job=import", "dataset=store", f"dataset.root={stores[0]}", "workers=3", f"output={again}"]) == 0
     schemas = [Manifest.load(store).types for store in (*stores, again)]

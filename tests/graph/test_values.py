@@ -403,9 +403,9 @@ def test_a_warning_names_what_is_read_as_something_else() -> None:
     nodes = pd.DataFrame({"id": [0, 1], "cost": ["$1", "$2"], "joined": ["2026-01-01", "2026-01-02"], "age": [1, 2]})
     with pytest.warns(
         UserWarning, match=r"^nodes: reads 'cost' \(\$1\) as numbers, 'joined' \(2026-01-01\) as seconds"
-    ) as message:
+    ) as caught:
         Graph.from_tables(pd.DataFrame({"src": [0], "dst": [1]}), nodes)
-    assert len(message) == 1
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("reader", ["pandas", "csv", "import of csv"])

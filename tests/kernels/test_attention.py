@@ -31,10 +31,10 @@ def inputs(edges: HeldEdges, heads: int, width: int, of_edges: bool, dtype: torc
     """Returns rows, scores of sources and destinations, and scores of edges."""
     draw = torch.Generator().manual_seed(heads * width)
     shapes = [(edges.num_src, heads, width), (edges.num_src, heads), (edges.num_dst, heads), (edges.num_edges, heads)]
-    made: list[Tensor | None] = [
+    tensors: list[Tensor | None] = [
         torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes
     ]
-    return made if of_edges else [*made[:3], None]
+    return tensors if of_edges else [*tensors[:3], None]
 
 
 def weighing(edges: HeldEdges, p: float) -> Weighing:
@@ -78,19 +78,19 @@ def test_one_pass_equals_steps(num_nodes: int, num_edges: int, heads: int) -> No
     edges = make_edges(num_nodes, num_edges)
     for width in (1, 16, 33):
         for p, of_edges in ((0.0, False), (0.6, False), (0.3, True)):
-            tensors, how = inputs(edges, heads, width, of_edges, torch.float64), weighing(edges, p)
-            actual, reference = attend(edges, *tensors, how), step_by_step(edges, *tensors, how)  # type: ignore[arg-type]
+            tensors, rule = inputs(edges, heads, width, of_edges, torch.float64), weighing(edges, p)
+            actual, reference = attend(edges, *tensors, rule), step_by_step(edges, *tensors, rule)  # type: ignore[arg-type]
             error = largest_error([actual, *gradients(actual, tensors)], [reference, *gradients(reference, tensors)])
             assert error <= 1e-10
             with torch.no_grad():
-                assert torch.equal(attend(edges, *tensors, how), actual)  # type: ignore[arg-type]
+                assert torch.equal(attend(edges, *tensors, rule), actual)  # type: ignore[arg-type]
 
 
 def test_float32_is_as_near_to_float64_as_its_digits() -> None:
     edges = make_edges(40, 300)
-    tensors, how = inputs(edges, 8, 16, True, torch.float32), weighing(edges, 0.5)
+    tensors, rule = inputs(edges, 8, 16, True, torch.float32), weighing(edges, 0.5)
     wide = [None if x is None else x.detach().double().requires_grad_() for x in tensors]
-    actual, reference = attend(edges, *tensors, how), attend(edges, *wide, how)  # type: ignore[arg-type]
+    actual, reference = attend(edges, *tensors, rule), attend(edges, *wide, rule)  # type: ignore[arg-type]
     assert actual.dtype == torch.float32
     assert largest_error([actual, *gradients(actual, tensors)], [reference, *gradients(reference, wide)]) <= 1e-5
 
@@ -120,13 +120,13 @@ def test_bits_do_not_depend_on_threads() -> None:
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_numbers_that_are_none_reach_the_rows_that_read_them(value: float) -> None:
     edges = make_edges(40, 100)
-    tensors, how = inputs(edges, 3, 4, False, torch.float64), weighing(edges, 0.0)
+    tensors, rule = inputs(edges, 3, 4, False, torch.float64), weighing(edges, 0.0)
     h, source, destination, _ = (None if x is None else x.detach() for x in tensors)
     for rows in (h, source):
         assert rows is not None
         rows[7, 1] = value
-        actual = attend(edges, h, source, destination, None, how)  # type: ignore[arg-type]
-        assert torch.equal(actual.isnan(), step_by_step(edges, h, source, destination, None, how).isnan())  # type: ignore[arg-type]
+        actual = attend(edges, h, source, destination, None, rule)  # type: ignore[arg-type]
+        assert torch.equal(actual.isnan(), step_by_step(edges, h, source, destination, None, rule).isnan())  # type: ignore[arg-type]
         rows[7, 1] = 1
 
 
@@ -135,9 +135,9 @@ def test_sources_whose_scores_are_minus_infinity_have_no_weight() -> None:
     h, source, destination, _ = (None if x is None else x.detach() for x in inputs(edges, 2, 4, False, torch.float64))
     assert source is not None
     source[7:9] = -torch.inf
-    how = replace(weighing(edges, 0.0), slope=1.0)
-    actual = attend(edges, h, source, destination, None, how)  # type: ignore[arg-type]
-    reference = step_by_step(edges, h, source, destination, None, how)  # type: ignore[arg-type]
+    rule = replace(weighing(edges, 0.0), slope=1.0)
+    actual = attend(edges, h, source, destination, None, rule)  # type: ignore[arg-type]
+    reference = step_by_step(edges, h, source, destination, None, rule)  # type: ignore[arg-type]
     torch.testing.assert_close(actual, reference, rtol=1e-12, atol=1e-12, equal_nan=True)
 
 

@@ -29,14 +29,14 @@ def test_kernels_of_torch_equal_the_native_ones(num_edges: int) -> None:
         torch.testing.assert_close(a.sum(x, Factors(weight)), b.sum(x, Factors(weight)), rtol=1e-12, atol=1e-12)
         nodes = Factors(None, torch.randn(9).double(), torch.randn(9).double())
         torch.testing.assert_close(a.sum(x, nodes, own=0.7), b.sum(x, nodes, own=0.7), rtol=1e-12, atol=1e-12)
-        added, reference = torch.ones(2, 9, 8, dtype=torch.float64)
-        a.add_sum(x.flatten(1), nodes, added)
+        total, reference = torch.ones(2, 9, 8, dtype=torch.float64)
+        a.add_sum(x.flatten(1), nodes, total)
         b.add_sum(x.flatten(1), nodes, reference)
-        torch.testing.assert_close(added, reference, rtol=1e-12, atol=1e-12)
-    rows, wide, one = torch.randn(9, 4).double(), torch.randn(9, 8).double(), weight[:, :1]
-    reference = of_torch.sum_beside(rows, Factors(one))
-    torch.testing.assert_close(native.sum_beside(rows, Factors(one)), reference, rtol=1e-12, atol=1e-12)
-    back, reference = (each.transpose().sum_beside_backward(wide, Factors(one)) for each in (native, of_torch))
+        torch.testing.assert_close(total, reference, rtol=1e-12, atol=1e-12)
+    rows, wide, first_weight = torch.randn(9, 4).double(), torch.randn(9, 8).double(), weight[:, :1]
+    reference = of_torch.sum_beside(rows, Factors(first_weight))
+    torch.testing.assert_close(native.sum_beside(rows, Factors(first_weight)), reference, rtol=1e-12, atol=1e-12)
+    back, reference = (each.transpose().sum_beside_backward(wide, Factors(first_weight)) for each in (native, of_torch))
     torch.testing.assert_close(back, reference, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(native.edge_dot(x, grad), of_torch.edge_dot(x, grad), rtol=1e-12, atol=1e-12)
     flat = torch.randint(0, 3, (9, 4)).double()  # with ties

@@ -89,17 +89,22 @@ def test_dropout_is_made_anew_in_each_reading_with_the_same_bits(monkeypatch: py
     n = CHUNK + 100
     _, rows, x = table(n)
     ids = torch.randperm(10 * n)[:n]
-    dropped, reference = rows.dropout(ids, 0.4, 5).dropout(ids, 0.1, 6), dropout(dropout(x, ids, 0.4, 5), ids, 0.1, 6)
+    noisy_rows, reference = (
+        rows.dropout(ids, 0.4, 5).dropout(ids, 0.1, 6),
+        dropout(dropout(x, ids, 0.4, 5), ids, 0.1, 6),
+    )
     for _ in range(2):
-        assert torch.equal(torch.cat(list(dropped.pieces(count_reads=False))), reference)
-    first = dropped[: CHUNK + 1]
+        assert torch.equal(torch.cat(list(noisy_rows.pieces(count_reads=False))), reference)
+    first = noisy_rows[: CHUNK + 1]
     assert first.shape == (CHUNK + 1, WIDTH)
     assert torch.equal(torch.cat(list(first.pieces(count_reads=False))), reference[: CHUNK + 1])
-    some = torch.arange(0, n, 7)
-    assert torch.equal(torch.cat(list(dropped.take(some.numpy()).pieces(count_reads=False))), reference[some])
-    assert dropped[:n] is dropped
+    positions = torch.arange(0, n, 7)
+    assert torch.equal(
+        torch.cat(list(noisy_rows.take(positions.numpy()).pieces(count_reads=False))), reference[positions]
+    )
+    assert noisy_rows[:n] is noisy_rows
     with pytest.raises(IndexError, match="expected a slice of the first rows"):
-        dropped[1:3]
+        noisy_rows[1:3]
 
 
 def test_a_weight_without_gradient_reads_the_rows_once_and_evaluation_is_not_counted() -> None:

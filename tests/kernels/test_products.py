@@ -27,20 +27,20 @@ def operands(n, f, k, dtype=torch.float32):
 
 def run(form, given):
     out = form(*given)
-    is_used = [each for each in given if each.requires_grad]
-    return [out.detach(), *torch.autograd.grad(out.square().sum(), is_used, allow_unused=True)]
+    inputs = [tensor for tensor in given if tensor.requires_grad]
+    return [out.detach(), *torch.autograd.grad(out.square().sum(), inputs, allow_unused=True)]
 
 
 @pytest.mark.parametrize(("f", "k"), [(96, 32), (32, 96)])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_products_and_gradients_are_those_of_torch(product_shapes, form, f, k):
-    given = operands(2 * CHUNK + 17, f, k)
-    reference = run(form, given)
+    factors = operands(2 * CHUNK + 17, f, k)
+    reference = run(form, factors)
     with fast_products():
-        result = run(form, given)
-    for got, wanted in zip(result, reference, strict=True):
-        if wanted is not None:
-            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+        result = run(form, factors)
+    for got, target in zip(result, reference, strict=True):
+        if target is not None:
+            torch.testing.assert_close(got, target, rtol=1e-4, atol=1e-5 * float(target.abs().max()))
     assert bool(product_shapes) == (form is not FORMS["by name"])
 
 
@@ -145,17 +145,17 @@ def test_the_processor_chooses(monkeypatch, tmp_path):
 @pytest.mark.parametrize("form", [form for name, form in FORMS.items() if name != "by name"])
 def test_without_instructions_for_bfloat16_products_are_computed_in_float32_and_rounded_once(monkeypatch, form):
     monkeypatch.setattr(products, "lacks_bfloat16", lambda: True)
-    given = operands(CHUNK + 17, 96, 32)
+    factors = operands(CHUNK + 17, 96, 32)
     with torch.autocast("cpu", torch.bfloat16), fast_products():
-        out = form(*given)
-        actual = torch.autograd.grad(out.float().square().sum(), given, allow_unused=True)
+        out = form(*factors)
+        actual = torch.autograd.grad(out.float().square().sum(), factors, allow_unused=True)
     assert "_Rounded" in out.grad_fn.name()
-    exact = [each.detach().bfloat16().double().requires_grad_() for each in given]
+    exact = [each.detach().bfloat16().double().requires_grad_() for each in factors]
     target = form(*exact)
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out.double(), target, rtol=2**-8, atol=1e-4)  # half of the last place
     reference = torch.autograd.grad(target.square().sum(), exact, allow_unused=True)
-    for got, true, one in zip(actual, reference, given, strict=True):
+    for got, true, one in zip(actual, reference, factors, strict=True):
         assert (got is None) == (true is None)
         if got is not None:
             assert got.dtype == one.dtype

@@ -27,13 +27,13 @@ def rows(num_rows: int = 23, width: int = 70, dtype: torch.dtype = torch.float64
 def test_a_product_and_its_gradient_are_the_dense_ones(dtype: torch.dtype, shape: tuple[int, int]) -> None:
     sparse, dense = rows(*shape, dtype)
     rng = np.random.default_rng(2)
-    given = torch.tensor(rng.standard_normal((6, shape[1])), dtype=dtype)
-    weights = [given.clone().requires_grad_() for _ in range(2)]
+    gradient = torch.tensor(rng.standard_normal((6, shape[1])), dtype=dtype)
+    weights = [gradient.clone().requires_grad_() for _ in range(2)]
     pull = torch.tensor(rng.standard_normal((shape[0], 6)), dtype=dtype)
     for x, weight in zip((sparse, dense), weights, strict=True):
         ((x @ weight.t()) * pull).sum().backward()
     accuracy = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
-    torch.testing.assert_close(sparse @ given.t(), dense @ given.t(), **accuracy)
+    torch.testing.assert_close(sparse @ gradient.t(), dense @ gradient.t(), **accuracy)
     torch.testing.assert_close(weights[0].grad, weights[1].grad, **accuracy)
 
 
@@ -46,9 +46,9 @@ def dense_rows(rows: SparseRows) -> torch.Tensor:
 def test_dropout_has_the_bits_of_dense_dropout(dtype: torch.dtype, p: float) -> None:
     sparse, dense = rows(4000, 40, dtype)
     ids = torch.arange(len(sparse)) * 7 + 2**40
-    dropped = dropout(sparse, ids, p, 9)
-    assert torch.equal(dense_rows(dropped), dropout(dense, ids, p, 9))
-    assert torch.equal(dense_rows(dropped), dense) == (p == 0)
+    noisy_rows = dropout(sparse, ids, p, 9)
+    assert torch.equal(dense_rows(noisy_rows), dropout(dense, ids, p, 9))
+    assert torch.equal(dense_rows(noisy_rows), dense) == (p == 0)
     assert torch.equal(dense_rows(sparse), dense)  # which stay as they are
 
 

@@ -92,8 +92,8 @@ def draw_rows(*shape: int, dtype: torch.dtype = F64) -> Tensor:
 
 def close(found: Tensor, expected: Tensor, dtype: torch.dtype = F64) -> None:
     """Checks numbers that were computed from numbers of a type."""
-    bound = TOLERANCE[dtype]
-    torch.testing.assert_close(found, expected.to(found.dtype), rtol=bound, atol=4 * bound)
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(found, expected.to(found.dtype), rtol=tolerance, atol=4 * tolerance)
 
 
 @pytest.mark.slow
@@ -115,11 +115,11 @@ def test_sums_by_all_factors(pair: Pair, rows: tuple[int, torch.dtype]) -> None:
             actual = b.sum(x, factors)
             assert actual.dtype == dtype
             close(actual, a.sum(x.double(), exact), dtype)
-        added, reference = before.clone(), before.to(F64, copy=True)
-        b.add_sum(x, factors, added)
+        total, reference = before.clone(), before.to(F64, copy=True)
+        b.add_sum(x, factors, total)
         a.add_sum(x.double(), exact, reference)
-        close(added, reference, dtype)
-        assert torch.equal(added[:, width:], before[:, width:])
+        close(total, reference, dtype)
+        assert torch.equal(total[:, width:], before[:, width:])
         narrow, reference = before[:, :1].contiguous(), before[:, :1].to(F64, copy=True).contiguous()
         b.add_sum(x, Factors(edge), narrow)
         a.add_sum(x.double(), Factors(edge.double()), reference)

@@ -82,36 +82,38 @@ def test_a_step_without_a_count_of_its_own_has_the_tasks_of_the_job() -> None:
 
 
 def test_a_step_meets_at_its_first_host_and_on_a_port_of_its_own() -> None:
-    started, second = started_rank(SRUN), started_rank(SRUN | {"SLURM_STEP_ID": "3"})
-    assert started is not None
+    place_in_run, second = started_rank(SRUN), started_rank(SRUN | {"SLURM_STEP_ID": "3"})
+    assert place_in_run is not None
     assert second is not None
-    assert started.variables()["MASTER_ADDR"] == "gpu09"
-    assert 12000 <= int(started.variables()["MASTER_PORT"]) < 32000
-    assert started.master_port != second.master_port
-    assert all(started.master_port == started_rank(SRUN | {"SLURM_PROCID": str(rank)}).master_port for rank in range(8))  # type: ignore[union-attr]
-    assert "GNNKIT_LOCAL" not in started.variables()
+    assert place_in_run.variables()["MASTER_ADDR"] == "gpu09"
+    assert 12000 <= int(place_in_run.variables()["MASTER_PORT"]) < 32000
+    assert place_in_run.master_port != second.master_port
+    assert all(
+        place_in_run.master_port == started_rank(SRUN | {"SLURM_PROCID": str(rank)}).master_port for rank in range(8)
+    )  # type: ignore[union-attr]
+    assert "GNNKIT_LOCAL" not in place_in_run.variables()
 
 
 def test_a_step_on_one_host_stays_on_loopback() -> None:
-    started = started_rank(ONE_NODE)
-    assert started is not None
-    variables = started.variables()
+    place_in_run = started_rank(ONE_NODE)
+    assert place_in_run is not None
+    variables = place_in_run.variables()
     assert variables["MASTER_ADDR"] == "127.0.0.1"
     assert variables["GNNKIT_LOCAL"] == "1"
     assert variables["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
 
 
 def test_a_meeting_point_in_the_environment_is_taken() -> None:
-    started = started_rank(SRUN | {"MASTER_ADDR": "head", "MASTER_PORT": "1234"})
-    assert started is not None
-    assert (started.master_addr, started.master_port) == ("head", 1234)
+    place_in_run = started_rank(SRUN | {"MASTER_ADDR": "head", "MASTER_PORT": "1234"})
+    assert place_in_run is not None
+    assert (place_in_run.master_addr, place_in_run.master_port) == ("head", 1234)
 
 
 def test_an_unknown_meeting_point_is_asked_for() -> None:
-    started = started_rank({"RANK": "0", "WORLD_SIZE": "2"})
-    assert started is not None
+    place_in_run = started_rank({"RANK": "0", "WORLD_SIZE": "2"})
+    assert place_in_run is not None
     with pytest.raises(UserError, match=r"^MASTER_ADDR and MASTER_PORT are not set"):
-        started.variables()
+        place_in_run.variables()
 
 
 def test_only_torchrun_holds_the_meeting_point_itself() -> None:

@@ -111,10 +111,10 @@ def test_ranks_of_a_scheduler_train_to_the_bits_of_ranks_of_gnnkit(
 def test_ranks_that_do_not_run_the_same_are_refused(outside: Outside, tmp_path: Path, other: str, message: str) -> None:
     argv = [*RUN, "output=run", f"comm.timeout={NEVER}"]
     exits = outside.run(tmp_path, [argv, [*argv, other]], by_hand(2))
-    assert [each.code for each in exits] == [2, 2], exits
-    for each in exits:
-        assert message in each.output
-        told = [line for line in each.output.splitlines() if "checking the configuration" not in line]
+    assert [process.code for process in exits] == [2, 2], exits
+    for process in exits:
+        assert message in process.output
+        told = [line for line in process.output.splitlines() if "checking the configuration" not in line]
         assert len(told) == 1
     assert not (tmp_path / "run/prepared").exists()
 
@@ -137,8 +137,8 @@ def test_planning_may_take_longer_than_the_deadline_of_the_ranks(
     site = install("slow", {"gnnkit.dataset": {"slow": "slow_data:Slow"}}, {"slow_data.py": SLOW_DATA})
     argv = ["+strategy=vertex_centric", "dataset=slow", "dataset.options.seconds=9.0", "comm.timeout=8", "output=run"]
     exits = outside.run(tmp_path, [[*argv, "trainer.max_epochs=2", "threads=1"]] * 2, by_hand(2), sites=[site])
-    assert [each.code for each in exits] == [0, 0], exits
-    assert min(each.seconds for each in exits) > 9.0
+    assert [process.code for process in exits] == [0, 0], exits
+    assert min(process.seconds for process in exits) > 9.0
 
 
 @pytest.mark.slow

@@ -62,11 +62,16 @@ def test_a_pod_is_a_rank_with_keys_that_compose(
     variables = {**operator, **environment(container, rank)}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    started = started_rank()
-    assert started is not None
-    assert (started.rank, started.world_size, started.local_rank, started.local_world_size) == (rank, 2, 0, 1)
-    assert started.variables()["GNNKIT_TOKEN"] == TOKEN
-    assert not started.on_loopback
+    place_in_run = started_rank()
+    assert place_in_run is not None
+    assert (place_in_run.rank, place_in_run.world_size, place_in_run.local_rank, place_in_run.local_world_size) == (
+        rank,
+        2,
+        0,
+        1,
+    )
+    assert place_in_run.variables()["GNNKIT_TOKEN"] == TOKEN
+    assert not place_in_run.on_loopback
     settings = settle(compose(container["args"]))
     assert (settings.workers, settings.on_exists) == (2, "resume")
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}

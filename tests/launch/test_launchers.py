@@ -55,11 +55,11 @@ def test_ranks_get_the_launcher_that_is_named_or_says_so(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = settle_keys(*keys)
-    assert type(found.create_launcher()).__name__ == expected
-    assert (found.started is not None) == (expected == "Outside")
+    settings = settle_keys(*keys)
+    assert type(settings.create_launcher()).__name__ == expected
+    assert (settings.started is not None) == (expected == "Outside")
     if environment:
-        assert type(found.create_launcher(additional=True)).__name__ == "Processes", (
+        assert type(settings.create_launcher(additional=True)).__name__ == "Processes", (
             "a measurement has ranks of its own"
         )
 

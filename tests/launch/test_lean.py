@@ -101,12 +101,12 @@ def test_the_modules_themselves_come_when_asked_for(outside: Outside, tmp_path: 
 
 def test_a_function_is_kept_from_the_compiler_once_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lean, "_modules", {})
-    kept = [lean.disable(int), lean.disable(recursive=False)(int)]
-    assert [each("7") for each in kept] == [7, 7]
+    functions = [lean.disable(int), lean.disable(recursive=False)(int)]
+    assert [each("7") for each in functions] == [7, 7]
     disable = {True: lambda call: call + 1, False: lambda call: call + 2}
     compiler: Any = SimpleNamespace(disable=lambda function, recursive: lambda text: disable[recursive](function(text)))
     lean._modules[lean.COMPILER] = compiler
-    assert [each("7") for each in kept] == [8, 9]
+    assert [each("7") for each in functions] == [8, 9]
 
 
 def test_stand_ins_come_before_the_checks_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:

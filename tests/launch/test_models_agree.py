@@ -158,8 +158,8 @@ def test_ranks_started_from_outside_with_other_orders_are_refused(
     ran: Callable[..., list[Any]], kind: str, message: str
 ) -> None:
     exits = ran(kind)
-    assert [each.code for each in exits] == [2, 2], exits
-    assert all(message in each.output and CURE in each.output for each in exits)
+    assert [process.code for process in exits] == [2, 2], exits
+    assert all(message in process.output and CURE in process.output for process in exits)
 
 
 @pytest.mark.slow
@@ -171,7 +171,7 @@ def test_ranks_started_from_outside_train_with_the_leaders_buffers(
     results = []
     for sync in ("all_reduce", "leader"):
         exits = ran("buffers", f"sync={sync}", "trainer.precision=64", f"output={sync}")
-        assert [each.code for each in exits] == [0, 0], exits
+        assert [process.code for process in exits] == [0, 0], exits
         results.append(json.loads((tmp_path / sync / "result.json").read_text()))
     assert results[0]["train_loss"] == pytest.approx(results[1]["train_loss"], rel=1e-9)
-    assert [each["drift"] for each in results] == [0, 0]
+    assert [process["drift"] for process in results] == [0, 0]

@@ -94,20 +94,20 @@ class Stranger:
 
 def _listening() -> set[Any]:
     """Lists where descendants of this process listen: addresses, and abstract names."""
-    own = set[str]()
+    own_sockets = set[str]()
     for pid in _descendants(os.getpid()):
         with contextlib.suppress(OSError):
             links = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
-            own |= {link[8:-1] for link in links if link.startswith("socket:")}
+            own_sockets |= {link[8:-1] for link in links if link.startswith("socket:")}
     results = set[Any]()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
-        if fields[3] == LISTENS and fields[9] in own:
+        if fields[3] == LISTENS and fields[9] in own_sockets:
             address, port = fields[1].split(":")
             results.add((socket.inet_ntoa(bytes.fromhex(address)[::-1]), int(port, 16)))
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         fields = line.split()
-        if len(fields) > 7 and fields[3] == "00010000" and fields[6] in own:
+        if len(fields) > 7 and fields[3] == "00010000" and fields[6] in own_sockets:
             results.add(fields[7].removeprefix("@"))
     return results
 
@@ -245,6 +245,6 @@ def test_ranks_started_outside_show_each_other_the_token_of_the_environment(
 ) -> None:
     places = [{**place, TOKEN: token} for place, token in zip(by_hand(2), tokens, strict=True)]
     exits = outside.run(tmp_path, [[*RUN, "output=run"]] * 2, places)
-    assert [each.code for each in exits] == codes, exits
+    assert [process.code for process in exits] == codes, exits
     if any(codes):
-        assert all(re.search("rank [01] does not have this run's token", each.output) for each in exits)
+        assert all(re.search("rank [01] does not have this run's token", process.output) for process in exits)

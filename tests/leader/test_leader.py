@@ -72,13 +72,13 @@ def test_a_slow_rank_is_named_within_ten_steps_and_changes_nothing(
     result = train(tmp_path / "slow", Sleeps, sync=sync)
     output = re.findall(r"step (\d+): rank (\d) is slow in compute, .* times the others'", capfd.readouterr().err)
     lines = [json.loads(line) for line in (tmp_path / "slow/workers.jsonl").read_text().splitlines()]
-    compute, queued = (  # [num_steps, num_workers]
+    compute, queue_seconds = (  # [num_steps, num_workers]
         np.array([line[f"seconds_{name}"] for line in lines]).reshape(-1, 3) for name in ("compute", "queued")
     )
-    assert (queued <= compute).all()
-    named = [(slow.step + 1, slow.rank) for slow in find_stragglers(compute, queued)]
-    assert [(int(step), int(rank)) for step, rank in output] == named
-    assert any(rank == SLOW and step <= FIRST_SLOW + 10 for step, rank in named)
+    assert (queue_seconds <= compute).all()
+    reports = [(slow.step + 1, slow.rank) for slow in find_stragglers(compute, queue_seconds)]
+    assert [(int(step), int(rank)) for step, rank in output] == reports
+    assert any(rank == SLOW and step <= FIRST_SLOW + 10 for step, rank in reports)
     assert result["stragglers"][f"rank {SLOW}"] >= 2  # rounded, and more than 2
     assert result["train_loss"] == train(tmp_path / "even", sync=sync)["train_loss"]
     check_states(lines)

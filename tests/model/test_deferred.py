@@ -423,19 +423,19 @@ def test_a_hidden_change_between_read_and_sum_is_refused() -> None:
 
 
 def test_rows_used_beyond_the_pass_are_those_of_the_pass_or_refused() -> None:
-    kept: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def function(x: Tensor, e: Tensor, w: Tensor) -> Tensor:
         rows, others = x[e[0]], x.exp()[e[0]]
         assert "tensor" in repr(rows)  # computes them
-        kept[:] = [rows.relu(), others]
+        tensors[:] = [rows.relu(), others]
         return torch.zeros_like(x).index_add_(0, e[1], rows)
 
     model = compare(Of(function))
     assert model.fallbacks == {"Of.repr": 1}
-    assert bool(kept[0].isfinite().all())
+    assert bool(tensors[0].isfinite().all())
     with pytest.raises(UserError, match="reads edges of an earlier step"):
-        kept[1].sum()
+        tensors[1].sum()
 
 
 def test_edges_that_a_layer_derives_are_the_same_in_the_next_pass() -> None:

@@ -102,11 +102,11 @@ def solved_propagation(graph: Graph) -> np.ndarray:
     """(1 - alpha) (I - alpha S)^-1 Y."""
     matrix = dense(graph)
     roots = [np.array([1 / math.sqrt(d) if d > 0 else 0.0 for d in matrix.sum(axis)]) for axis in (1, 0)]
-    is_known = np.zeros((graph.num_nodes, graph.num_classes))
+    known_labels = np.zeros((graph.num_nodes, graph.num_classes))
     train_nodes = np.flatnonzero((graph.split == Split.TRAIN) & (graph.labels >= 0))
-    is_known[train_nodes, graph.labels[train_nodes]] = 1
+    known_labels[train_nodes, graph.labels[train_nodes]] = 1
     s = roots[0][:, None] * matrix * roots[1]
-    return (1 - SHARE) * np.linalg.solve(np.eye(len(s)) - SHARE * s, is_known)
+    return (1 - SHARE) * np.linalg.solve(np.eye(len(s)) - SHARE * s, known_labels)
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> bool:
@@ -209,9 +209,9 @@ def test_the_residual_is_the_relative_change_and_ends_the_run() -> None:
     graph = fixed_graph()
     grid = Grid(2, 2, 1)
     steps = [ran(PageRank(tolerance=0, max_iterations=k), graph, spread(graph, grid, 1)) for k in range(1, 9)]
-    for (before, _), (after, told) in itertools.pairwise(steps):
-        assert told[0][1] == pytest.approx(np.abs(after - before).sum() / np.abs(after).sum(), rel=1e-9)
-    residuals = [told[0][1] for _, told in steps]
+    for (before, _), (after, residual) in itertools.pairwise(steps):
+        assert residual[0][1] == pytest.approx(np.abs(after - before).sum() / np.abs(after).sum(), rel=1e-9)
+    residuals = [residual[0][1] for _, residual in steps]
     _, exits = ran(PageRank(tolerance=residuals[5]), graph, spread(graph, grid, 1))
     assert exits[0] == (6, residuals[5])
 

@@ -44,14 +44,14 @@ def test_it_is_exact_on_all_grids(make: Callable[..., nn.Module]) -> None:
 
 def test_outputs_are_a_sum_and_a_model_without_it_has_no_such_weights() -> None:
     torch.manual_seed(0)
-    both = GraphSAGE(5, 3, hidden=7, num_layers=3, skip=True).eval()
+    full_model = GraphSAGE(5, 3, hidden=7, num_layers=3, skip=True).eval()
     alone = GraphSAGE(5, 3, hidden=7, num_layers=3).eval()
-    missing, further = alone.load_state_dict(both.state_dict(), strict=False)
+    missing, further = alone.load_state_dict(full_model.state_dict(), strict=False)
     assert not missing
     assert {name.partition(".")[0] for name in further} == {"skip"}
     x, edge_index = torch.randn(20, 5), torch.randint(0, 20, (2, 60))
-    perceptron = nn.Sequential(both.skip[0], nn.ReLU(), both.skip[1])
-    torch.testing.assert_close(both(x, edge_index), alone(x, edge_index) + perceptron(x))
+    perceptron = nn.Sequential(full_model.skip[0], nn.ReLU(), full_model.skip[1])
+    torch.testing.assert_close(full_model(x, edge_index), alone(x, edge_index) + perceptron(x))
 
 
 def test_only_a_boolean_is_valid() -> None:

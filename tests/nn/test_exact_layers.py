@@ -88,8 +88,8 @@ def answer(worker: Worker, make: Callable[[], ExecutionStrategy], model: nn.Modu
 def run(
     grid: Grid, make: Callable[[], ExecutionStrategy], model: nn.Module, sampler: Sampler | None, graph: Graph
 ) -> list[Answer]:
-    full_graph = make().reads.graph
-    return on_ranks(graph, grid, lambda each: answer(each, make, model), whole=full_graph, sampler=sampler)
+    reads_graph = make().reads.graph
+    return on_ranks(graph, grid, lambda each: answer(each, make, model), whole=reads_graph, sampler=sampler)
 
 
 def check(
@@ -190,18 +190,18 @@ def test_an_epoch_without_exchange_takes_own_rows_and_leaves_running_statistics(
 
 
 def test_one_rank_normalises_as_torch_does() -> None:
-    own, torchs, x = BatchNorm(WIDTH).double(), nn.BatchNorm1d(WIDTH).double(), torch.randn(9, WIDTH).double()
-    torchs.load_state_dict(own.state_dict())
+    norm, torchs, x = BatchNorm(WIDTH).double(), nn.BatchNorm1d(WIDTH).double(), torch.randn(9, WIDTH).double()
+    torchs.load_state_dict(norm.state_dict())
 
     def work(worker: Worker) -> None:
-        (adjacency,) = ShardAdjacency.layers(worker.engine(own), 1, 0)
+        (adjacency,) = ShardAdjacency.layers(worker.engine(norm), 1, 0)
         for _ in range(3):
-            assert_close(own(x, adjacency).detach(), torchs(x).detach(), "rows in training")
-        own.eval()
-        assert_close(own(x, adjacency).detach(), torchs.eval()(x).detach(), "rows in evaluation")
+            assert_close(norm(x, adjacency).detach(), torchs(x).detach(), "rows in training")
+        norm.eval()
+        assert_close(norm(x, adjacency).detach(), torchs.eval()(x).detach(), "rows in evaluation")
 
     on_ranks(GRAPH, ONE, work)
-    for name, value in own.state_dict().items():
+    for name, value in norm.state_dict().items():
         assert_close(value, torchs.state_dict()[name], name)
 
 

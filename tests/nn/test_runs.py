@@ -75,12 +75,12 @@ class ByNeighbourhood(nn.Module):
     ids=["1d", "2d", "sampled"],
 )
 def test_processes_train_and_evaluate_as_one_does(tmp_path: Path, keys: dict[str, Any], alone: dict[str, Any]) -> None:
-    many = run(tmp_path / "many", **{**keys, "comm": "gloo"})
-    equal(many, run(tmp_path / "one", **{**alone, "workers": 1}))
+    result = run(tmp_path / "many", **{**keys, "comm": "gloo"})
+    equal(result, run(tmp_path / "one", **{**alone, "workers": 1}))
     is_sampled = keys["strategy"] != FULL["strategy"]  # its batches are approximate, and nothing else is
-    assert (many["exact"], [one for one in many["inexact"] if "approximate" not in one]) == (not is_sampled, [])
-    assert bool(many["inexact"]) == is_sampled
-    assert sum(int(value) for name, value in buffers(many).items() if name.endswith("tracked")) > 0
+    assert (result["exact"], [one for one in result["inexact"] if "approximate" not in one]) == (not is_sampled, [])
+    assert bool(result["inexact"]) == is_sampled
+    assert sum(int(value) for name, value in buffers(result).items() if name.endswith("tracked")) > 0
 
 
 @pytest.mark.exhaustive
@@ -119,6 +119,6 @@ def test_layers_of_gnnkit_stand_between_those_of_pyg(tmp_path: Path) -> None:
         torch.manual_seed(0)
         return PyG([SAGEConv(in_features, 4), BatchNorm(4), nn.ReLU(), Dropout(0.5), SAGEConv(4, num_classes)])
 
-    many, one = run(tmp_path / "many", **FULL, model=make), run(tmp_path / "one", **FULL, model=make, workers=1)
-    equal(many, one, make(random_graph().features.shape[1], random_graph().num_classes))
-    assert many["exact"]
+    result, one = run(tmp_path / "many", **FULL, model=make), run(tmp_path / "one", **FULL, model=make, workers=1)
+    equal(result, one, make(random_graph().features.shape[1], random_graph().num_classes))
+    assert result["exact"]

@@ -86,8 +86,8 @@ def test_without_an_order_a_shard_stays_as_it_is() -> None:
     shard = uncut(check_graph())
     assert renumbered(shard, None) is shard
     assert renumbered(shard, ById()) is shard
-    sliced = next(cut_all(check_graph(), Partition(np.zeros(30, np.int32), None, Grid(1, 1, 2))))
-    assert renumbered(sliced, Backwards()) is sliced  # ranks of a cell share its rows
+    slice_shard = next(cut_all(check_graph(), Partition(np.zeros(30, np.int32), None, Grid(1, 1, 2))))
+    assert renumbered(slice_shard, Backwards()) is slice_shard  # ranks of a cell share its rows
 
 
 @pytest.mark.parametrize(
@@ -279,10 +279,10 @@ def test_job_verify_agrees_in_another_order(tmp_path: Path) -> None:
 def test_rows_that_a_checkpoint_keeps_go_on_in_their_order(tmp_path: Path) -> None:
     graph = Synthetic("sbm", 90, 400, num_classes=3, width=6).load()
     keys: dict[str, Any] = {"exchange": "pipelined", "workers": 2, "overrides": ["trainer.exact_shares=[0,0]"]}
-    full_graph = train_on_threads(graph, "gcn", tmp_path / "whole", 4, order="rcm", **keys)
+    full_run = train_on_threads(graph, "gcn", tmp_path / "whole", 4, order="rcm", **keys)
     train_on_threads(graph, "gcn", tmp_path / "half", 2, order="rcm", **keys)
     keys["overrides"].append(f"trainer.resume={tmp_path / 'half'}")
     again = train_on_threads(graph, "gcn", tmp_path / "again", 4, order="rcm", **keys)
-    assert again["train_loss"] == full_graph["train_loss"]
+    assert again["train_loss"] == full_run["train_loss"]
     with pytest.raises(UserError, match="order=degree differs from rcm in the checkpoint"):
         train_on_threads(graph, "gcn", tmp_path / "other", 4, order="degree", **keys)

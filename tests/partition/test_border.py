@@ -22,11 +22,11 @@ def test_the_total_of_words_never_rises_and_balance_stays_within_the_bound(
     before = data.draw(partitions(graph))
     before = Partition(before.node_rank, None, before.grid)
     after = min_words(graph, before, bound)
-    quality, former = measure(graph, after), measure(graph, before)
-    has_moved = np.count_nonzero(after.node_rank != before.node_rank)
-    assert quality.words.sum() <= former.words.sum() - (has_moved > 0)
+    quality, quality_before = measure(graph, after), measure(graph, before)
+    num_moved = np.count_nonzero(after.node_rank != before.node_rank)
+    assert quality.words.sum() <= quality_before.words.sum() - (num_moved > 0)
     for name in ("nodes", "edges"):
-        assert quality.balance()[name] <= max(bound, former.balance()[name])
+        assert quality.balance()[name] <= max(bound, quality_before.balance()[name])
     np.testing.assert_array_equal(min_words(graph, before, bound).node_rank, after.node_rank)
 
 

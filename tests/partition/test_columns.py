@@ -71,9 +71,9 @@ def test_words_are_those_of_a_grid_without_gaps_and_peers_are_few(workers: int, 
 def test_a_column_evens_out_hubs() -> None:
     graph = Synthetic("rmat", 5000, 50_000, 4, 1).load()
     for workers in (7, 13):
-        own = one_column(graph, workers)
-        assert measure(graph, in_columns(graph, own, 2)).balance()["edges"] < 1.05
-        assert measure(graph, own).balance()["edges"] > 1.1
+        partition = one_column(graph, workers)
+        assert measure(graph, in_columns(graph, partition, 2)).balance()["edges"] < 1.05
+        assert measure(graph, partition).balance()["edges"] > 1.1
 
 
 def test_what_moves_fewest_words_is_taken() -> None:

@@ -29,8 +29,8 @@ def expected(csc: CSC) -> list[list[float]]:
 
 
 def find_degrees(csc: CSC) -> list[list[float]]:
-    known = Degrees.of(csc)
-    return [read(NODES).tolist() for read in (known.in_degree, known.out_degree, known.looped)]
+    degrees = Degrees.of(csc)
+    return [read(NODES).tolist() for read in (degrees.in_degree, degrees.out_degree, degrees.looped)]
 
 
 @pytest.mark.parametrize("weighted", [True, False])

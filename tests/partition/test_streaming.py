@@ -50,8 +50,8 @@ def reference(graph: Graph, num_parts: int, score: str, imbalance: float, passes
                 if np.count_nonzero(part == p) < bounds[0]
                 and (not degree[node] or degree[part == p].sum() + degree[node] <= bounds[1])
             ]
-            placed = part >= 0
-            nodes, edges = max(placed.sum(), 1), max(degree[placed].sum(), 1)
+            has_part = part >= 0
+            nodes, edges = max(has_part.sum(), 1), max(degree[has_part].sum(), 1)
             low = degree[node] * nodes <= edges
             gap = {
                 p: ((part == p).sum() / nodes - degree[part == p].sum() / edges) * num_parts * (1 if low else -1)

@@ -19,27 +19,27 @@ def received(graph: Graph, partition: Partition, width: int) -> list[dict[str, l
     """By the definition: numbers from each other rank, for each rank and step."""
     grid, shares = partition.grid, column_shares(width, partition.grid.slices)
     owner_cell = partition.node_rank // grid.slices
-    gathered, reduced = set(), set()
+    gather_rows, reduce_rows = set(), set()
     for source, target, cell in zip(
         graph.csc.indices, destinations(graph), partition.cells_of_edges(graph), strict=True
     ):
-        gathered.add((cell, owner_cell[source], source))
-        reduced.add((owner_cell[target], cell, target))
+        gather_rows.add((cell, owner_cell[source], source))
+        reduce_rows.add((owner_cell[target], cell, target))
 
     def rows(needed: set[tuple[int, int, int]], cell: int) -> list[int]:
         return [sum(n[:2] == (cell, other) for n in needed) for other in range(grid.num_cells) if other != cell]
 
     steps = []
-    owned = np.bincount(partition.node_rank, minlength=grid.world_size)
+    num_owned = np.bincount(partition.node_rank, minlength=grid.world_size)
     for rank in range(grid.world_size):
         cell, slice_ = divmod(rank, grid.slices)
-        others = [other for other in range(grid.slices) if other != slice_]
+        other_slices = [other for other in range(grid.slices) if other != slice_]
         steps.append(
             {
-                "slice": [owned[cell * grid.slices + other] * shares[slice_] for other in others],
-                "gather": [count * shares[slice_] for count in rows(gathered, cell)],
-                "reduce": [count * shares[slice_] for count in rows(reduced, cell)],
-                "unslice": [owned[rank] * shares[other] for other in others],
+                "slice": [num_owned[cell * grid.slices + other] * shares[slice_] for other in other_slices],
+                "gather": [count * shares[slice_] for count in rows(gather_rows, cell)],
+                "reduce": [count * shares[slice_] for count in rows(reduce_rows, cell)],
+                "unslice": [num_owned[rank] * shares[other] for other in other_slices],
             }
         )
     return steps

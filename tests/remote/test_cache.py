@@ -65,16 +65,16 @@ def test_the_rows_read_most_often_are_selected() -> None:
 
 def inclusion(fanouts: list[int], first: Floats) -> Floats:
     """The definition, in loops over nodes and edges."""
-    csc, absent, reached = GRAPH.csc, 1 - first, first
+    csc, absent, probability = GRAPH.csc, 1 - first, first
     for fanout in fanouts:
-        missed = np.ones(GRAPH.num_nodes)
+        miss_probability = np.ones(GRAPH.num_nodes)
         for node in range(GRAPH.num_nodes):
             sources = csc.indices[csc.indptr[node] : csc.indptr[node + 1]]
             for source in sources:
-                draws = 1 if fanout < 0 else min(1, fanout / len(sources))
-                missed[source] *= 1 - draws * reached[node]
-        reached = 1 - missed
-        absent = absent * missed
+                share = 1 if fanout < 0 else min(1, fanout / len(sources))
+                miss_probability[source] *= 1 - share * probability[node]
+        probability = 1 - miss_probability
+        absent = absent * miss_probability
     return 1 - absent
 
 

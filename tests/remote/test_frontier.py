@@ -72,10 +72,10 @@ def assert_equal(found: MiniBatch, expected: MiniBatch) -> None:
     assert len(found.blocks) == len(expected.blocks)
     for first, two in zip(found.blocks, expected.blocks, strict=True):
         for name in ("indptr", "indices", "src_nodes", "edge_ids", "weight"):
-            here, there = getattr(first, name), getattr(two, name)
-            assert (here is None) == (there is None), name
-            if here is not None:
-                np.testing.assert_array_equal(here, there, strict=True, err_msg=name)
+            first_values, second_values = getattr(first, name), getattr(two, name)
+            assert (first_values is None) == (second_values is None), name
+            if first_values is not None:
+                np.testing.assert_array_equal(first_values, second_values, strict=True, err_msg=name)
 
 
 @pytest.mark.slow
@@ -83,14 +83,14 @@ def assert_equal(found: MiniBatch, expected: MiniBatch) -> None:
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_batches_are_equal_to_the_bit_on_any_partition(sampler: Sampler, partition: str) -> None:
     for ranks in (1, 2, 4):
-        for rank, (batch, edges, sent) in enumerate(sample_ranks(sampler, shards(ranks, partition))):
+        for rank, (batch, edges, counter) in enumerate(sample_ranks(sampler, shards(ranks, partition))):
             assert_equal(batch, sampler.sample(GRAPH.csc, seeds(rank), key=KEY))
             assert GRAPH.csc.weight is not None
             assert GRAPH.edge_features is not None
             np.testing.assert_array_equal(edges["weight"], GRAPH.csc.weight[edges["id"]])
             np.testing.assert_array_equal(edges["features"], GRAPH.edge_features[edges["id"]])
-            assert sent.num_messages.max() <= 2 * sampler.num_hops, "two messages to each rank and hop"
-            assert sent.num_messages[rank] == sent.num_bytes[rank] == 0
+            assert counter.num_messages.max() <= 2 * sampler.num_hops, "two messages to each rank and hop"
+            assert counter.num_messages[rank] == counter.num_bytes[rank] == 0
 
 
 def test_a_graph_without_weights_and_features_of_edges_is_drawn() -> None:

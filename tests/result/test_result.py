@@ -61,9 +61,9 @@ def test_a_plot_of_curves_joins_the_evaluations(tmp_path: Path, monkeypatch: pyt
     lines += [{"epoch": epoch, "figures": {"val_accuracy": 0.1 * epoch}} for epoch in (1, 4)]
     (tmp_path / "epochs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkeypatch.setattr(pandas.DataFrame, "plot", property(lambda frame: frame))
-    draws = Result("train", {}, run_folder=tmp_path).curves[["val_accuracy"]].plot["val_accuracy"]
-    assert list(draws.isna()) == [True, False, False, False, False, True]
-    assert draws[3] == pytest.approx(0.2)
+    axes_ = Result("train", {}, run_folder=tmp_path).curves[["val_accuracy"]].plot["val_accuracy"]
+    assert list(axes_.isna()) == [True, False, False, False, False, True]
+    assert axes_[3] == pytest.approx(0.2)
 
 
 def test_curves_are_a_data_frame_by_epoch(tmp_path: Path) -> None:

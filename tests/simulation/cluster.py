@@ -474,15 +474,15 @@ class PlayedGroup(group.Group):
 
     def run(self) -> dict[int, Any]:
         with self._ending():
-            for each in self._children:
-                each.start()
+            for child in self._children:
+                child.start()
             self._start_event.set()
             try:
                 self._watch()
             except (KeyboardInterrupt, SystemExit):
                 self._let_save()
                 raise
-        return {number: each.report.result for number, each in enumerate(self._children) if not each.lost}
+        return {number: child.report.result for number, child in enumerate(self._children) if not child.lost}
 
 
 TASKS: list[World] = []  # the world at hand

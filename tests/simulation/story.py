@@ -311,7 +311,7 @@ class Story:
     # Faults
 
     def _process(self, begin: str) -> Process | None:
-        results = [each for each in self._running() if each.name.startswith(begin)]
+        results = [process for process in self._running() if process.name.startswith(begin)]
         return self.random.choice(results) if results else None
 
     def _kill(self, begin: str) -> None:

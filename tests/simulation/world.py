@@ -122,15 +122,15 @@ class World:
 
     def _next(self) -> Task:
         while self._heap:
-            when, _, each, ticket = heapq.heappop(self._heap)
-            if isinstance(each, Task):
-                if not each.ended and (ticket == each.ticket or each.killed):
+            when, _, task, ticket = heapq.heappop(self._heap)
+            if isinstance(task, Task):
+                if not task.ended and (ticket == task.ticket or task.killed):
                     self.now = when
-                    return each
+                    return task
             else:
                 self.now = when
                 try:
-                    each()
+                    task()
                 except Exception as error:  # of a callback, which no task may die of
                     self.errors.append(error)
         raise AssertionError("nothing happens any more")  # the test itself always waits for a time

@@ -40,6 +40,6 @@ def test_parts_together_are_the_graph(spec: str, sparse: bool) -> None:
 
 def _arrays(*graphs: Graph) -> list[tuple[str, np.ndarray, np.ndarray]]:
     names = [each.name for each in fields(Graph) if each.name not in ("csc", "features", "class_names")]
-    own = [(name, *(getattr(graph, name) for graph in graphs)) for name in names if not name.endswith("names")]
-    own += [(name, *(getattr(graph.csc, name) for graph in graphs)) for name in ("indptr", "indices", "weight")]
-    return [*own, ("features", *(np.asarray(graph.features) for graph in graphs))]  # type: ignore[list-item]
+    arrays = [(name, *(getattr(graph, name) for graph in graphs)) for name in names if not name.endswith("names")]
+    arrays += [(name, *(getattr(graph.csc, name) for graph in graphs)) for name in ("indptr", "indices", "weight")]
+    return [*arrays, ("features", *(np.asarray(graph.features) for graph in graphs))]  # type: ignore[list-item]

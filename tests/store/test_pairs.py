@@ -28,10 +28,10 @@ def store(folder: Path, workers: int, partition: str = "1d") -> Manifest:
 def test_pairs_come_back_as_they_were_measured(tmp_path: Path, workers: int, partition: str) -> None:
     lean = store(tmp_path, workers, partition)
     actual = with_pairs(lean, tmp_path)
-    message = json.loads((tmp_path / "result.json").read_text())
-    assert actual.quality["peers"] == message["peers"]
-    assert actual.coordination["peers"] == message["peers"]
-    assert actual.coordination["regions"] == message["regions"]
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert actual.quality["peers"] == result["peers"]
+    assert actual.coordination["peers"] == result["peers"]
+    assert actual.coordination["regions"] == result["regions"]
     assert len(actual.picture["edges"]) == workers
     assert sum(map(sum, actual.picture["edges"])) == actual.picture["counted_edges"]
     assert [len(peers) for peers in actual.prepared["peers"]] == [workers - 1] * workers  # a random graph

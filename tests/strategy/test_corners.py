@@ -117,11 +117,11 @@ def check(graph: Graph, make: Callable[[int], ExecutionStrategy], sampler: Any, 
         work = functools.partial(steps, make=make_strategy, model=MODELS[model])
         sample = None if sampler is None else sampler()
         results.append(on_ranks(graph, grid, work, whole=make_strategy().reads.graph, sampler=sample))
-    several, (one,) = results
-    assert len(one[0]) > 0
-    assert bool(torch.isfinite(one[0]).all())
-    assert_close(torch.stack([parts for parts, _, _ in several]).sum(0), one[0], "losses and gradients")
-    assert_close(by_node([(nodes, logits) for _, nodes, logits in several]), one[2], "logits")
+    several, (single,) = results
+    assert len(single[0]) > 0
+    assert bool(torch.isfinite(single[0]).all())
+    assert_close(torch.stack([parts for parts, _, _ in several]).sum(0), single[0], "losses and gradients")
+    assert_close(by_node([(nodes, logits) for _, nodes, logits in several]), single[2], "logits")
 
 
 def in_turn(*names: Sequence[str]) -> list[Any]:
@@ -129,9 +129,9 @@ def in_turn(*names: Sequence[str]) -> list[Any]:
 
     By default each name has one case or more.
     """
-    sizes, cases = [len(each) for each in names], zip(product(*names), cycle(MODELS), strict=False)
-    kept = {tuple(each[i % size] for each, size in zip(names, sizes, strict=True)) for i in range(max(sizes))}
-    return [(*each, model) if each in kept else exhaustive((*each, model)) for each, model in cases]
+    sizes, cases = [len(axis) for axis in names], zip(product(*names), cycle(MODELS), strict=False)
+    kept = {tuple(axis[i % size] for axis, size in zip(names, sizes, strict=True)) for i in range(max(sizes))}
+    return [(*axis, model) if axis in kept else exhaustive((*axis, model)) for axis, model in cases]
 
 
 @pytest.mark.slow
@@ -216,9 +216,9 @@ def test_whole_runs_without_edges_predict_what_one_worker_predicts(tmp_path: Pat
         keys = strategy if isinstance(strategy, str) else dict(strategy)
         if isinstance(keys, dict) and "batch_size" in keys:
             keys["batch_size"] = 4 // workers
-        sample = {"sampler": {"name": "neighbor", "fanouts": [2, 2]}} if "batch_size" in keys else {}
+        sampling_keys = {"sampler": {"name": "neighbor", "fanouts": [2, 2]}} if "batch_size" in keys else {}
         trainer = {"max_epochs": 1, "precision": 64, "check_val_every_n_epoch": 1, "checkpoint": False}
-        options = {"comm": "threads", "threads": 1, "trainer": trainer, "workers": workers, **sample}
+        options = {"comm": "threads", "threads": 1, "trainer": trainer, "workers": workers, **sampling_keys}
         options |= {"report": False, "logger": "none", "types": "ignore"}
         folder = tmp_path / str(workers)
         result = gnnkit.train(GRAPHS["no edges"], strategy=keys, model="sage", folder=folder, **options)

@@ -263,13 +263,13 @@ def row_bytes(bits: int, width: int) -> int:
 )
 def test_words_and_bytes_are_those_of_the_formula(options: dict[str, Any], bits: int, keep: float) -> None:
     epochs, rows = 2, boundary()
-    kept = np.vectorize(lambda n: round(keep * n))(rows)
+    num_rows = np.vectorize(lambda n: round(keep * n))(rows)
     size, width = sum(row_bytes(bits, w) for w in WIDTHS), sum(WIDTHS)
     for rank, actual in enumerate(run(model_of("gcn"), epochs=epochs, **options)):
-        both = int(kept[:, rank].sum() + kept[rank].sum())  # rows forward, gradients backward
+        row_count = int(num_rows[:, rank].sum() + num_rows[rank].sum())  # rows forward, gradients backward
         forward_only = "pipelined" in options.get("exchange", "")
-        assert actual.words == epochs * (int(kept[rank].sum()) if forward_only else both) * width
-        assert actual.bytes_sent == epochs * (int(kept[:, rank].sum()) if forward_only else both) * size
+        assert actual.words == epochs * (int(num_rows[rank].sum()) if forward_only else row_count) * width
+        assert actual.bytes_sent == epochs * (int(num_rows[:, rank].sum()) if forward_only else row_count) * size
 
 
 # Evaluation, and second looks at a step.
@@ -387,9 +387,9 @@ def test_a_resumed_run_goes_on_to_the_bit(exchange: str, done: int) -> None:
         state, kept = checkpoint.unpack(checkpoint.pack(full_run.state_dict())), copy.deepcopy(own)
         forgetful = copy.deepcopy(own)
         reference = gradients(full_run, own, done, 7)
-        resumed = make_strategy()
-        resumed.load_state_dict(state)
-        for results, right in zip(gradients(resumed, kept, done, 7), reference, strict=True):
+        resumed_strategy = make_strategy()
+        resumed_strategy.load_state_dict(state)
+        for results, right in zip(gradients(resumed_strategy, kept, done, 7), reference, strict=True):
             assert torch.equal(results, right)
         anew = gradients(make_strategy(), forgetful, done, 7)
         return torch.equal(torch.stack(anew), torch.stack(reference))
@@ -498,8 +498,8 @@ def accuracy(exchange: str) -> float:
         )
         strategy.close()
         right = module.evaluation.logits(module.model).argmax(1).numpy() == shards[comm.rank].labels
-        tested = shards[comm.rank].split == Split.TEST
-        return int(right[tested].sum()), int(tested.sum())
+        is_test = shards[comm.rank].split == Split.TEST
+        return int(right[is_test].sum()), int(is_test.sum())
 
     counts = np.sum(Threads.run(on_rank, RANKS), axis=0)
     return float(counts[0] / counts[1])

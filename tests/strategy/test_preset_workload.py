@@ -268,10 +268,10 @@ def test_words_move_in_the_epochs_of_an_exchange_alone() -> None:
             sum(s.tally.words.values()) for _, s in Threads.run(functools.partial(train_ranks, make, epochs=epochs), 3)
         ]
 
-    one, three, four = (np.array(words(epochs)) for epochs in (1, 3, 4))
-    assert one.min() > 0
-    assert np.array_equal(three, one)
-    assert np.array_equal(four, 2 * one)
+    words_of_one, three, four = (np.array(words(epochs)) for epochs in (1, 3, 4))
+    assert words_of_one.min() > 0
+    assert np.array_equal(three, words_of_one)
+    assert np.array_equal(four, 2 * words_of_one)
 
 
 class Steps(L.LightningModule):
@@ -438,13 +438,13 @@ def test_a_part_has_its_own_factors_after_the_whole_graphs_were_read() -> None:
     layers = BlockLayers(GRAPH, make_model(), torch.float64, torch.device("cpu"))
     nodes = np.arange(GRAPH.num_nodes)
     of_whole, of_part = (BlockEdges(each, share.block) for each in (layers, layers.of_part(share.block)))
-    all_batches, factor = (edges.factor("normal", torch.float64) for edges in (of_whole, of_part))
+    graph_factor, factor = (edges.factor("normal", torch.float64) for edges in (of_whole, of_part))
     part = layers.of_part(share.block)
     into, out_of = inverse_sqrt(part.in_degree[nodes]), inverse_sqrt(part.out_degree[nodes])
     source = share.block.src_nodes[of_part.edges.csc.indices]
     normal = into[share.block.src_nodes[of_part.targets]] * out_of[source]
     np.testing.assert_array_equal(factor[:, 0], normal * of_part.factor("sum", torch.float64).numpy()[:, 0])
-    assert not torch.equal(factor, all_batches)
+    assert not torch.equal(factor, graph_factor)
 
 
 def test_a_part_of_the_graph_has_degrees_of_its_own() -> None:

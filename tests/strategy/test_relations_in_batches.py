@@ -243,11 +243,11 @@ def test_inverse_edges_have_relations_of_their_own() -> None:
     is_inverse = graph.edge_types >= GRAPH.num_relations
     assert is_inverse.sum() == GRAPH.num_edges == (~is_inverse).sum()
     given = edges(GRAPH, GRAPH, reverse=False)
-    for chosen, reverse in ((is_inverse, True), (~is_inverse, False)):
-        dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))[chosen]
+    for mask, reverse in ((is_inverse, True), (~is_inverse, False)):
+        dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))[mask]
         indptr = np.searchsorted(dst, np.arange(graph.num_nodes + 1))
-        csc = replace(graph.csc, indptr=indptr, indices=graph.csc.indices[chosen], weight=graph.csc.weight[chosen])
-        columns = {"edge_types": graph.edge_types[chosen], "edge_features": graph.edge_features[chosen]}
+        csc = replace(graph.csc, indptr=indptr, indices=graph.csc.indices[mask], weight=graph.csc.weight[mask])
+        columns = {"edge_types": graph.edge_types[mask], "edge_features": graph.edge_features[mask]}
         part = replace(graph, csc=csc, edge_positions=None, **columns)
         assert edges(part, GRAPH, reverse=reverse) == given
 

@@ -88,10 +88,10 @@ def test_any_grid_equals_one_process_on_dense_features(name: str, grid: Grid) ->
     for dropout in (0.0, 0.4) if grid in (GRIDS[0], GRIDS[5]) else (0.4,):
         ((reference, logits, sparse),) = outcome(name, dropout, GRIDS[0], sparse=False)
         assert not sparse
-        for found in outcome(name, dropout, grid, sparse=True):
-            assert found[2] == (name in SPARSE)
-            torch.testing.assert_close(found[0], reference, rtol=1e-10, atol=1e-10)
-            torch.testing.assert_close(found[1], logits, rtol=1e-10, atol=1e-10)
+        for result in outcome(name, dropout, grid, sparse=True):
+            assert result[2] == (name in SPARSE)
+            torch.testing.assert_close(result[0], reference, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(result[1], logits, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", SPARSE)

@@ -116,11 +116,11 @@ def test_many_rounds_bring_the_mean_gradient_of_all_workers(links: Links) -> Non
 def test_parameters_are_averaged_with_metropolis_weights_which_keep_their_mean(links: Links, rounds: int) -> None:
     step = functools.partial(one_step, links, SHARES, exchange="parameters", rounds=rounds)
     start, parts = torch.arange(4, dtype=torch.float64), 4 * torch.tensor(SHARES, dtype=torch.float64)
-    stepped = start + parts * start**2
-    reference = torch.linalg.matrix_power(weights(links), rounds) @ stepped
+    local_values = start + parts * start**2
+    reference = torch.linalg.matrix_power(weights(links), rounds) @ local_values
     results = torch.tensor(Threads.run(step, 4), dtype=torch.float64) + start
     torch.testing.assert_close(results, reference, rtol=0, atol=1e-12)
-    assert results.mean().item() == pytest.approx(stepped.mean().item(), abs=1e-12)
+    assert results.mean().item() == pytest.approx(local_values.mean().item(), abs=1e-12)
 
 
 @pytest.mark.slow

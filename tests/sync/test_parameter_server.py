@@ -73,10 +73,10 @@ def test_together_servers_step_as_an_all_reduce_and_as_one_process(make_optimize
     reduced = run(AllReduce, work, 3)[0]
     for servers in (0, 2):
         result = run(functools.partial(ParameterServer, servers=servers), work, 3)
-        for each in result:
-            assert torch.equal(each, result[0]), f"workers have the parameters of {servers} servers, to the bit"
-            assert float((each - reduced).abs().max()) <= 1e-12, servers
-            assert float((each - alone).abs().max()) <= 1e-12, servers
+        for rank_result in result:
+            assert torch.equal(rank_result, result[0]), f"workers have the parameters of {servers} servers, to the bit"
+            assert float((rank_result - reduced).abs().max()) <= 1e-12, servers
+            assert float((rank_result - alone).abs().max()) <= 1e-12, servers
 
 
 @pytest.mark.slow
@@ -230,7 +230,7 @@ def test_a_worker_slower_than_the_deadline_does_not_end_the_run(keys: dict[str, 
 @pytest.mark.parametrize("servers", [0, 1])
 @pytest.mark.parametrize("mode", ["sync", "ssp"])
 def test_a_lost_worker_is_named_at_once_by_those_who_wait(mode: str, servers: int) -> None:
-    lost: dict[int, PeerLost] = {}
+    errors_by_rank: dict[int, PeerLost] = {}
 
     def work(sync: GradientSync, comm: Communicator, mailbox: Mailbox) -> None:
         module, optimizer = one_number()
@@ -243,11 +243,11 @@ def test_a_lost_worker_is_named_at_once_by_those_who_wait(mode: str, servers: in
             for _ in range(10):
                 push(sync, module, optimizer, 1.0)
         except PeerLost as error:
-            lost[comm.rank] = error
+            errors_by_rank[comm.rank] = error
 
     run(functools.partial(ParameterServer, mode=mode, servers=servers), work, 3, timeout=NEVER)
-    assert {rank: error.rank for rank, error in lost.items()} == {0: 2, 1: 2}
-    assert "lost its peer rank 2, which has closed its mailbox" in str(lost[1])
+    assert {rank: error.rank for rank, error in errors_by_rank.items()} == {0: 2, 1: 2}
+    assert "lost its peer rank 2, which has closed its mailbox" in str(errors_by_rank[1])
 
 
 def test_the_server_beside_rank_0_ends_with_the_workers() -> None:

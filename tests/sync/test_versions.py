@@ -94,12 +94,12 @@ def test_every_gradient_is_applied_exactly_once(rules: Rules, seed: int) -> None
     trace = simulate(rules, delays(seed, workers, steps))
     assert trace.parameters.clocks == [steps] * workers
     torch.testing.assert_close(trace.model.total, torch.full((workers * steps,), -1.0, dtype=torch.float64))
-    taken = len(trace.model.steps)
-    assert taken == trace.parameters.version, "a late gradient is part of a step"
+    num_steps = len(trace.model.steps)
+    assert num_steps == trace.parameters.version, "a late gradient is part of a step"
     if rules.together:
-        assert taken == steps
+        assert num_steps == steps
     else:
-        assert steps <= taken <= workers * steps
+        assert steps <= num_steps <= workers * steps
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -118,8 +118,8 @@ def test_no_gradient_is_staler_than_the_bound(bound: int, seed: int) -> None:
 
 
 def test_workers_that_keep_up_compute_with_the_newest_parameters() -> None:
-    counted = simulate(Rules("async"), delays(0, 4, 40), gradient=False).parameters.delays
-    assert counted[0] / counted.total() > 0.7, "with one gradient a step, three of four would be late"
+    staleness = simulate(Rules("async"), delays(0, 4, 40), gradient=False).parameters.delays
+    assert staleness[0] / staleness.total() > 0.7, "with one gradient a step, three of four would be late"
 
 
 def test_a_step_waits_for_all_workers_but_a_quarter() -> None:
@@ -218,15 +218,15 @@ def test_a_lost_worker_holds_nobody_back(rules: Rules) -> None:
 def test_workers_that_met_have_equal_clocks() -> None:
     """A worker that leaves out steps would hold the others back for ever."""
     server = VersionedParameters(Noted(1), 2, Rules("ssp", 1))
-    one = torch.ones(1, dtype=torch.float64)
-    server.push(0, one, 0.5)
+    gradient = torch.ones(1, dtype=torch.float64)
+    server.push(0, gradient, 0.5)
     server.read(0)
-    server.push(0, one, 0.5)
+    server.push(0, gradient, 0.5)
     assert not server.may_start(0)
     server.meet()
     for rank in (0, 1):
         server.read(rank)
-    server.push(0, one, 0.5)
+    server.push(0, gradient, 0.5)
     assert server.may_start(0)
 
 
@@ -239,10 +239,10 @@ def throughput(mode: Mode, seconds: np.ndarray, bound: int = 0) -> float:
 def test_with_stragglers_that_change_async_is_faster_than_ssp_and_ssp_than_sync() -> None:
     rng = np.random.default_rng(0)
     seconds = np.where(rng.random((4, 2000)) < 0.1, 5.0, 1.0)
-    free, bounded, together = throughput("async", seconds), throughput("ssp", seconds, 3), throughput("sync", seconds)
-    print(f"gradients a second: async {free:.2f}, ssp {bounded:.2f}, sync {together:.2f}")
-    assert free > 1.05 * bounded
-    assert bounded > 1.05 * together
+    free, stale, together = throughput("async", seconds), throughput("ssp", seconds, 3), throughput("sync", seconds)
+    print(f"gradients a second: async {free:.2f}, ssp {stale:.2f}, sync {together:.2f}")
+    assert free > 1.05 * stale
+    assert stale > 1.05 * together
 
 
 @pytest.mark.slow

@@ -79,23 +79,23 @@ def train(
     module = TrainingModule(
         model, strategy, worker, Evaluation.of(worker, model, 1.0), optimizer="sgd", lr=0.1, weight_decay=0.0
     )
-    optimizer, choice, updates = make_optimizer(list(model.parameters())), sync(), Updates()
-    choice.setup(module, comm, mailbox)
+    optimizer, new_sync, updates = make_optimizer(list(model.parameters())), sync(), Updates()
+    new_sync.setup(module, comm, mailbox)
     for epoch in range(epochs):
         for batch in strategy.batches(epoch):
             optimizer.zero_grad()
             module.training_step(batch, 0).backward()
             if batch.update == "conclude":
                 with updates.concluding(optimizer):
-                    choice.step(module, optimizer, batch.share)
+                    new_sync.step(module, optimizer, batch.share)
             elif batch.synchronise:
-                choice.step(module, optimizer, batch.share)
+                new_sync.step(module, optimizer, batch.share)
             else:
                 optimizer.step()
             if batch.update == "average":
-                choice.average_models(module, batch.weight)
-    choice.settle(module, optimizer)
-    choice.close()
+                new_sync.average_models(module, batch.weight)
+    new_sync.settle(module, optimizer)
+    new_sync.close()
     return module, strategy, optimizer
 
 

@@ -64,9 +64,11 @@ def expected(links: Links, split: str) -> list[tuple[float, float, float]]:
         if reference in bought:
             continue
         exists = [item for item in range(USERS, USERS + ITEMS) if links.node_time[item] < time]
-        others = [item for item in exists if item not in bought | also]
-        of = {item: float(score(np.array([[source, item, time]]))) for item in [reference, *others]}
-        above, ties = (sum(test(of[item], of[reference]) for item in others) for test in (float.__gt__, float.__eq__))
+        candidates = [item for item in exists if item not in bought | also]
+        of = {item: float(score(np.array([[source, item, time]]))) for item in [reference, *candidates]}
+        above, ties = (
+            sum(test(of[item], of[reference]) for item in candidates) for test in (float.__gt__, float.__eq__)
+        )
         rank = 1 + above
         assert ties == 0, "so that the list does not depend on how ties are broken"
         figures.append((1 / math.log2(1 + rank) if rank <= K else 0.0, float(rank <= K), 1 / (rank + ties / 2)))
@@ -81,14 +83,14 @@ def measure(links: Links, ranks: int) -> list[dict[str, float]]:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_figures_are_means_over_events_of_new_pairs(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_ranking, "_CHUNK", 2 * ITEMS)  # several chunks per rank
-    for measured in measure(LINKS, ranks):
+    for figures in measure(LINKS, ranks):
         for split in ("val", "test"):
             rows = expected(LINKS, split)
-            assert measured[f"{split}_ranked_events"] == len(rows) > 5
+            assert figures[f"{split}_ranked_events"] == len(rows) > 5
             assert len(rows) < len(getattr(LINKS, split)), "some pairs are not new"
             names = [f"{split}_{name}" for name in ("ndcg_3", "recall_3", "full_mrr")]
-            assert [measured[name] for name in names] == pytest.approx(np.mean(rows, 0), rel=1e-12)
-            assert 0 < measured[f"{split}_popularity_full_mrr"] < 1
+            assert [figures[name] for name in names] == pytest.approx(np.mean(rows, 0), rel=1e-12)
+            assert 0 < figures[f"{split}_popularity_full_mrr"] < 1
 
 
 def test_popularity_counts_earlier_events() -> None:

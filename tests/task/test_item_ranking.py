@@ -43,14 +43,14 @@ def expected(scores: np.ndarray, split: str) -> tuple[float, float, float]:
     edges = {(int(u), int(v)) for u, v in getattr(LINKS, split)}
     figures = []
     for user in sorted({u for u, _ in edges}):
-        is_target = {v - FIRST for u, v in edges if u == user}
-        items = [i for i in range(ITEMS) if (user, i + FIRST) not in seen or i in is_target]
+        targets = {v - FIRST for u, v in edges if u == user}
+        items = [i for i in range(ITEMS) if (user, i + FIRST) not in seen or i in targets]
         order = sorted(items, key=lambda i: -scores[user, i])
-        hits = [item in is_target for item in order[:K]]
-        ideal = sum(1 / np.log2(place + 2) for place in range(min(K, len(is_target))))
+        hits = [item in targets for item in order[:K]]
+        ideal = sum(1 / np.log2(place + 2) for place in range(min(K, len(targets))))
         gain = sum(hit / np.log2(place + 2) for place, hit in enumerate(hits))
-        first = min(order.index(item) for item in is_target)
-        figures.append((gain / ideal, sum(hits) / len(is_target), 1 / (1 + first)))
+        first = min(order.index(item) for item in targets)
+        figures.append((gain / ideal, sum(hits) / len(targets), 1 / (1 + first)))
     return tuple(np.mean(figures, 0).tolist())
 
 
@@ -130,9 +130,9 @@ def test_recommended_items_are_the_best_without_an_edge() -> None:
     (top,) = Threads.run(lambda comm: TASK.recommend(OUTPUTS, workers(comm)), 1)
     assert top is not None
     assert GRAPH.edge_types is not None
-    known = pairs_of(GRAPH.csc)[GRAPH.edge_types == GRAPH.schema.edge_types.index(NAME)]
+    edges = pairs_of(GRAPH.csc)[GRAPH.edge_types == GRAPH.schema.edge_types.index(NAME)]
     scores = (OUTPUTS[:USERS] @ OUTPUTS[FIRST : FIRST + ITEMS].t()).numpy()
-    scores[known[:, 0], known[:, 1] - FIRST] = -np.inf
+    scores[edges[:, 0], edges[:, 1] - FIRST] = -np.inf
     np.testing.assert_array_equal(top.items.numpy(), np.argsort(-scores, 1)[:, :K])
 
 

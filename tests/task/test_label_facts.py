@@ -23,10 +23,10 @@ pytestmark = pytest.mark.slow
 
 def prices(scale: float, mean: float) -> Graph:
     graph = random_graph()
-    is_target = graph.features[:, 0] + 0.1 * np.random.default_rng(0).normal(size=graph.num_nodes)
+    numbers = graph.features[:, 0] + 0.1 * np.random.default_rng(0).normal(size=graph.num_nodes)
     unknown = np.arange(40) % 7 == 0
     split = np.where(unknown, Split.NONE, graph.split)
-    return replace(graph, labels=np.where(unknown, np.nan, mean + scale * is_target), split=split, class_names=None)
+    return replace(graph, labels=np.where(unknown, np.nan, mean + scale * numbers), split=split, class_names=None)
 
 
 def train(folder: Path, graph: Graph, workers: int = 2, *, epochs: int, **keys: Any) -> Any:

@@ -175,7 +175,7 @@ def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str
     sampler = FullSampler() if is_whole else None
     workers = make_workers(GRAPH, Grid(1, 1, 1), whole=is_whole, sampler=sampler, rows=LINKS)
     held = pair_codes(np.concatenate([LINKS.val, LINKS.test]), 48)
-    predictions: list[int] = []
+    predicted_edges: list[int] = []
 
     def look(batch: Batch) -> None:
         positive = positive_ends(batch)
@@ -183,14 +183,14 @@ def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str
         assert not np.isin(pair_codes(positive, 48), read).any()
         assert not np.isin(held, read).any()
         assert np.isin(codes(positive, 48), codes(pairs_of(GRAPH.csc), 48)).all()
-        predictions.append(len(positive))
+        predicted_edges.append(len(positive))
 
     run_steps(strategy, TASK, make_model(name), workers, 1, look)
     pairs = pairs_of(GRAPH.csc)
     if is_whole:  # every edge once in an epoch
-        assert sum(predictions) == 2 * int((pairs[:, 0] != pairs[:, 1]).sum())
+        assert sum(predicted_edges) == 2 * int((pairs[:, 0] != pairs[:, 1]).sum())
     else:
-        assert 0.1 < np.mean(predictions) / len(pairs) < 0.5
+        assert 0.1 < np.mean(predicted_edges) / len(pairs) < 0.5
 
 
 @pytest.mark.slow
@@ -325,9 +325,9 @@ def test_edges_that_the_data_set_names_are_predicted_and_leave_the_graph(tmp_pat
         np.testing.assert_array_equal(links.val, val)
         np.testing.assert_array_equal(links.test, test)
         assert less.test_edges is None
-        left = pair_codes(pairs_of(less.csc), 48)
-        assert not np.isin(pair_codes(np.concatenate([val, test]), 48), left).any()
-        assert len(left) == len(pairs) - 2 * 12
+        remaining = pair_codes(pairs_of(less.csc), 48)
+        assert not np.isin(pair_codes(np.concatenate([val, test]), 48), remaining).any()
+        assert len(remaining) == len(pairs) - 2 * 12
         negatives = links.negative_pairs(np.array([[3, 7]]).repeat(500, 0), np.arange(500), 1, 0, evaluates=True)[:, 0]
         both = np.concatenate([missing, missing[:, ::-1]])  # the graph that trains is undirected
         assert not np.isin(codes(both, 48), codes(negatives, 48)).any()

@@ -129,9 +129,9 @@ def test_the_candidates_of_a_share_are_split_by_type() -> None:
 
 
 def test_a_single_relation_is_the_default_and_its_ends_count() -> None:
-    both = np.flatnonzero(np.asarray(GRAPH.edge_types) == BUYS)
-    pairs = pairs_of(GRAPH.csc, both)
-    fields = {"edge_types": np.zeros(len(both), int), "edge_type_names": [NAME]}
+    edges = np.flatnonzero(np.asarray(GRAPH.edge_types) == BUYS)
+    pairs = pairs_of(GRAPH.csc, edges)
+    fields = {"edge_types": np.zeros(len(edges), int), "edge_type_names": [NAME]}
     fields |= {"node_types": GRAPH.node_types, "relations": (Relation("user", "buys", "item"),)}
     _, links = LinkPrediction().prepare(Graph.from_edges(*pairs.T, N, **fields))
     assert links is not None
@@ -165,9 +165,9 @@ def test_a_reverse_relation_may_have_further_edges_which_stay() -> None:
     assert links is not None
     assert links.relation is not None
     assert links.relation.hidden == (BUYS, SOLD)
-    left = edges_of(after)
-    assert not {(int(v), int(u), SOLD) for u, v in np.concatenate([links.val, links.test])} & left
-    assert {(u, v, SOLD) for u, v in further} <= left
+    remaining = edges_of(after)
+    assert not {(int(v), int(u), SOLD) for u, v in np.concatenate([links.val, links.test])} & remaining
+    assert {(u, v, SOLD) for u, v in further} <= remaining
 
 
 @pytest.mark.slow
@@ -404,7 +404,7 @@ def test_no_rank_reads_an_edge_of_the_step_nor_its_reverse_nor_one_held_out(kind
         strategy.close()
         return steps
 
-    predictions: list[tuple[int, int]] = []
+    predicted_edges: list[tuple[int, int]] = []
     for step in zip(*Threads.run(work, 3), strict=True):
         positive, read = (np.concatenate(arrays) for arrays in zip(*step, strict=True))
         edges = triples(pairs[read], types[read])
@@ -416,9 +416,9 @@ def test_no_rank_reads_an_edge_of_the_step_nor_its_reverse_nor_one_held_out(kind
         if sampler == "full":  # the other relations between the same nodes are read
             assert any((u, v, VIEWS) in edges for u, v in positive.tolist())
             assert {BUYS, SOLD, VIEWS, FOLLOWS} <= {edge[2] for edge in edges}
-        predictions += map(tuple, positive.tolist())
+        predicted_edges += map(tuple, positive.tolist())
     bought = pairs_of(PREPARED.csc)[np.asarray(PREPARED.edge_types) == BUYS]
-    assert sorted(predictions) == sorted(map(tuple, bought.tolist()))  # every edge once in an epoch
+    assert sorted(predicted_edges) == sorted(map(tuple, bought.tolist()))  # every edge once in an epoch
 
 
 @pytest.mark.slow
@@ -439,10 +439,10 @@ def test_the_mean_over_a_relation_is_over_the_edges_that_a_step_leaves() -> None
                 kind in (BUYS, SOLD) and bool({(u, v), (v, u)} & hidden)
                 for (u, v), kind in zip(pairs.tolist(), types, strict=True)
             ]
-            whole = make_workers(PREPARED, Grid(1, 1, 1), whole=False)(comm)
-            engine = whole.engine(model).select_edges(np.flatnonzero(~np.array(is_hidden)), (BUYS, SOLD))
+            graph_worker = make_workers(PREPARED, Grid(1, 1, 1), whole=False)(comm)
+            engine = graph_worker.engine(model).select_edges(np.flatnonzero(~np.array(is_hidden)), (BUYS, SOLD))
             with torch.no_grad():
-                rows = model(whole.features.rows(whole.owned), ShardAdjacency.layers(engine, 2, 0))
+                rows = model(graph_worker.features.rows(graph_worker.owned), ShardAdjacency.layers(engine, 2, 0))
             last = batch.adjacencies[-1]
             results.append((out, rows[last.src_nodes[: last.num_dst]]))
         strategy.close()

@@ -106,13 +106,13 @@ def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
     for ranks in (1, 2, 3, 4):
         parts = made("cooperative", 12, ranks, sampler)
         (serial,) = made("shared", 12 * ranks, 1, sampler)
-        for step, one in enumerate(serial):
-            for layer, reference in enumerate(one.adjacencies):
+        for step, batch in enumerate(serial):
+            for layer, reference in enumerate(batch.adjacencies):
                 loads = [part[step].adjacencies[layer] for part in parts]
                 for ids in (lambda a: a.src_nodes[: a.num_dst], lambda a: a.src_nodes, lambda a: a.edge_ids):
                     actual = torch.cat([ids(adjacency) for adjacency in loads])
                     assert torch.equal(actual.sort().values, ids(reference).sort().values)
-            assert sum(len(part[step].rows) for part in parts) == one.total == parts[0][step].total
+            assert sum(len(part[step].rows) for part in parts) == batch.total == parts[0][step].total
 
 
 @pytest.mark.slow
@@ -214,16 +214,18 @@ def test_a_sampler_without_edge_ids_is_refused() -> None:
 def test_epochs_go_on_from_any_step() -> None:
     def work(comm: Threads) -> None:
         for kind, make in STRATEGIES.items():
-            own = make(18)
-            own.setup(workers_of(own, 2, SAMPLERS["neighbor"]())(comm), make_model("gcn"))
-            all_batches = [described(batch) for batch in own.batches(1)]
-            broken = own.batches(1)
+            strategy = make(18)
+            strategy.setup(workers_of(strategy, 2, SAMPLERS["neighbor"]())(comm), make_model("gcn"))
+            all_batches = [described(batch) for batch in strategy.batches(1)]
+            broken = strategy.batches(1)
             next(broken)
             del broken  # batches made ahead are dropped, on all ranks alike
             for first in (1, len(all_batches) - 1, len(all_batches)):
-                for one, two in zip([described(b) for b in own.batches(1, first)], all_batches[first:], strict=True):
+                for one, two in zip(
+                    [described(b) for b in strategy.batches(1, first)], all_batches[first:], strict=True
+                ):
                     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True)), kind
-            own.close()
+            strategy.close()
 
     Threads.run(work, 2)
 

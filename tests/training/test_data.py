@@ -177,9 +177,9 @@ def test_what_the_trainer_decides_is_refused() -> None:
 def test_every_loss_of_every_rank_is_a_mean_over_some_node(num_nodes: int, batch_size: int) -> None:
     """Whatever the sizes, so that no rank's NaN reaches the others through DDP."""
     split = np.repeat(np.array([Split.TRAIN, Split.VAL, Split.TEST], np.int8), num_nodes)
-    full_graph = np.zeros(small_graph().num_nodes, np.int8)
-    full_graph[: len(split)] = split
-    graph = replace(small_graph(), split=full_graph)
+    split_of_one = np.zeros(small_graph().num_nodes, np.int8)
+    split_of_one[: len(split)] = split
+    graph = replace(small_graph(), split=split_of_one)
     for world_size in (2, 3, 4):
         batches: dict[str, list[list[list[int]]]] = {}  # seeds by rank, batch
         for rank in range(world_size):

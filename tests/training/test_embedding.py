@@ -69,20 +69,20 @@ def train(
     scratch: Path | None = None,
 ) -> Trained:
     """Takes steps as the trainer does, without Lightning. Collective."""
-    replica, choice = copy.deepcopy(MODELS[model]), strategy()
-    choice.check(worker.sampler, 2)
-    choice.setup(worker, replica)
+    replica, new_strategy = copy.deepcopy(MODELS[model]), strategy()
+    new_strategy.check(worker.sampler, 2)
+    new_strategy.setup(worker, replica)
     rows = LearnedRows(worker.shard, WIDTH, worker.comm, worker.dtype, worker.seed)
-    embedding, first = Embedding(rows, choice.tally), rows.owned.detach().clone()
+    embedding, first = Embedding(rows, new_strategy.tally), rows.owned.detach().clone()
     evaluation = Evaluation.of(worker, replica, 1e-3, scratch, rows)
     module = TrainingModule(
-        replica, choice, worker, evaluation, embedding=embedding, optimizer="sgd", lr=1, weight_decay=0
+        replica, new_strategy, worker, evaluation, embedding=embedding, optimizer="sgd", lr=1, weight_decay=0
     )
     optimizer, sync = make(replica.parameters()), AllReduce()
     sync.setup(module, worker.comm)
     losses, read, epoch = [], [], 0
     while len(losses) < STEPS:
-        for batch in choice.batches(epoch):
+        for batch in new_strategy.batches(epoch):
             optimizer.zero_grad()
             module.training_step(batch, 0).backward()
             sync.step(module, optimizer, batch.share)
@@ -91,7 +91,7 @@ def train(
             assert batch.nodes is not None
             read.append(np.array(batch.nodes))
         epoch += 1
-    choice.close()
+    new_strategy.close()
     logits = evaluation.logits(replica)
     numbers = torch.cat(
         [worker.comm.all_reduce(torch.stack(losses)), parameters_to_vector(replica.parameters()).detach()]
@@ -315,8 +315,8 @@ def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(tmp_path: Path, str
 @few("comm", ["threads", "gloo"], default=["threads"])
 @few("name", ["vertex_centric", "individual_sample", "joint_sample"], default=["joint_sample"])
 def test_verify_compares_learned_rows_of_ranks_with_one_rank(tmp_path: Path, name: str, comm: str) -> None:
-    sample = [] if name == "vertex_centric" else ["strategy.batch_size=20", "sampler.fanouts=[3,2]"]
-    overrides = [f"strategy={name}", *sample, "dataset=synthetic", "dataset.num_nodes=120", "job=verify"]
+    sampling_keys = [] if name == "vertex_centric" else ["strategy.batch_size=20", "sampler.fanouts=[3,2]"]
+    overrides = [f"strategy={name}", *sampling_keys, "dataset=synthetic", "dataset.num_nodes=120", "job=verify"]
     config = compose([*overrides, "inputs=learned", "embedding=6", "workers=2", f"comm={comm}", "threads=1"])
     result = start(Order(settle(config), folder=tmp_path / "run"))
     assert result["verified"] is True

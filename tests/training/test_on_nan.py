@@ -179,8 +179,8 @@ def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
 @pytest.mark.parametrize("on_nan", [exhaustive("stop"), "skip"])
 def test_ranks_that_exchange_rows_decide_on_each_accumulated_batch(tmp_path: Path, on_nan: str) -> None:
     """The gradients of the other rank are finite, yet all ranks must look again."""
-    sample = {"strategy": {"name": "joint_sample", "batch_size": 4}, "sampler": "full"}
-    keys = {**sample, "comm": {"name": "threads", "timeout": GUARD}}
+    sampling_keys = {"strategy": {"name": "joint_sample", "batch_size": 4}, "sampler": "full"}
+    keys = {**sampling_keys, "comm": {"name": "threads", "timeout": GUARD}}
     trainer, steps = {"accumulate": 2, "on_nan": on_nan}, range(0, 18, 3)  # the first of three batches of each epoch
     if on_nan == "stop":
         assert "on rank 1: first in the output of bad" in stop_message(tmp_path / "run", Net(steps), trainer, **keys)

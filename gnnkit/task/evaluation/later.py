@@ -15,7 +15,8 @@ from gnnkit.task.evaluation.logits import Evaluation
 class LaterEvaluation(Evaluation):
     """Evaluates validation nodes without the edges of the test period.
 
-    All other nodes are evaluated on all edges.
+    Their score then does not depend on later edges, as for a model that was deployed at
+    the border. All other nodes are evaluated on all edges.
     """
 
     def __init__(self, evaluations: Mapping[str, Evaluation]) -> None:

@@ -46,10 +46,10 @@ class RunLogger(ABC):
 
     @abstractmethod
     def make(self, folder: Path) -> Logger:
-        """Creates the logger, on the leader.
+        """Creates the logger, on the leader, when training starts.
 
         Args:
-            folder: The run folder.
+            folder: The run folder. A logger that writes files writes them below it.
         """
 
     def mark(self, logger: Logger) -> Any:

@@ -13,10 +13,10 @@ from torch import Tensor
 from gnnkit.errors import UserError
 
 Score = Callable[[Tensor], Tensor]  # input rows [num_rows, width] -> the explained number
-FEWEST, MOST = 16, 256  # points on the path
+FEWEST, MOST = 16, 256  # minimum and maximum number of points on the path
 TOLERANCE = 0.01  # largest accepted `Attribution.gap`
 SHARE = 0.2  # share of items that a fidelity removes or keeps
-DRAWS = 5  # random rankings per explanation
+DRAWS = 5  # number of random rankings per explanation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +29,10 @@ class Attribution:
 
     @property
     def gap(self) -> float:
-        """The sum's error, relative to the importances, which may cancel out."""
+        """The error of the values' sum, relative to the magnitude of the importances.
+
+        Magnitudes are used, because importances of both signs cancel out.
+        """
         change = self.score - self.baseline
         importances = min(float(self.values.sum(dim).abs().sum()) for dim in (0, 1))
         return abs(float(self.values.sum()) - change) / max(importances, abs(change), 1e-300)
@@ -94,8 +97,8 @@ def fidelity(score: Score, x: Tensor, importance: Tensor, dim: int, key: int) ->
     Args:
         score: Computes the explained number from input rows.
         x: [num_rows, width] rows.
-        importance: Of each row or column. Those of importance 0 are no items: nothing
-            replaces them, and no random ranking contains them.
+        importance: [num_rows] or [width] importance of each row or column. Those with
+            importance 0 are excluded: they are never replaced or ranked.
         dim: 0 if items are rows, 1 if they are columns.
         key: Determines the random rankings.
     """

@@ -57,7 +57,7 @@ class _Neighbourhood:
     sources: Tensor | None = None  # [num_edges] row of each edge's source
 
     def inputs(self) -> Tensor:  # [num_rows + num_edges, width + edge_width]
-        """Joins rows and edges in one matrix, each with columns of its own."""
+        """Joins rows and edges in one matrix, with separate columns."""
         return self.rows if self.edges is None else torch.block_diag(self.rows, self.edges)  # type: ignore[no-untyped-call]
 
     def run(self, model: nn.Module, inputs: Tensor) -> Tensor:  # [1, num_outputs]
@@ -162,7 +162,7 @@ class Explainer:
     def _batch(self, seeds: Ids, hops: int) -> MiniBatch:
         """Returns all in-edges of `hops` layers.
 
-        A model that is sampled by time reads those of its evaluation instead.
+        If the model is sampled by time, these are the edges that its evaluation reads.
         """
         worker, times = self._worker, self._worker.seed_times(seeds)
         if times is None:
@@ -186,7 +186,7 @@ class Explainer:
         return (self._task.probabilities if self.has_classes else self._task.predict)(outputs).reshape(-1)
 
     def _output(self, outputs: Tensor) -> int:
-        """Returns the predicted class's column, or the likeliest one."""
+        """Returns the column of the predicted class, or of the most probable one."""
         if not self.has_classes:
             return 0
         prediction = self._task.predict(outputs)[0]

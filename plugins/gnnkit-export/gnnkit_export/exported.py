@@ -134,7 +134,7 @@ class TensorAdjacency(Adjacency):
         Args:
             x: [num_nodes, ...] rows, for number and dtype.
             edge_index: [2, num_edges] int64 source, destination.
-            weight: [num_edges]. If None, 1.
+            weight: [num_edges] edge weights. If None, all are 1.
             features: [num_edges, edge_width], or None.
             relations: [num_edges] int64 relations, and their number. Default: one.
             node_types: [num_nodes] int64 type of each node. Default: a single type.

@@ -56,9 +56,7 @@ class Ray(Launcher):
 
     def check(self, target: str) -> None:
         if target == JOBS and self.num_nodes is not None:
-            raise UserError(
-                f"launcher.num_nodes={self.num_nodes} applies to the ranks of one job: leave it out with -m"
-            )
+            raise UserError(f"launcher.num_nodes={self.num_nodes} applies to the ranks of one job: remove it with -m")
 
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
         gpus = self.gpus if self.gpus is not None else int(ranks.comm.device_type == "cuda")

@@ -1,4 +1,4 @@
-"""The hook for leader.rebalance=true, which relieves workers that stay slow."""
+"""The hook for leader.rebalance=true, which moves work away from slow workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gnnkit.strategy import ExecutionStrategy, MovableNodes, MovableWork, SeedDe
 from gnnkit_rebalancing.recut import Recut, Request, pays
 
 MAX_LOOKS = 3  # maximum number of attempts per run, whether or not they change the shares
-COST, EDGE_COST = 1.0, 1e-6  # estimated seconds of a first change, and per edge
+COST, EDGE_COST = 1.0, 1e-6  # estimated seconds of a first change, and additional seconds per edge
 _KEY, _TAG = "leader.rebalance", "rebalance"  # configuration key, and tag of the leader's messages
 
 
@@ -107,7 +107,7 @@ class Rebalancing(LeaderHook):
             self.run.mailbox.put(rank, _TAG, fields)
 
     def _heartbeat(self) -> Callable[[], None]:
-        """Returns a function that renews the other ranks' deadline."""
+        """Returns a function that extends the other ranks' deadline."""
         last = -math.inf
 
         def beat() -> None:
@@ -180,7 +180,7 @@ class Rebalancing(LeaderHook):
 
 
 def follow(run: LeaderRun) -> Change | None:
-    """Waits for the leader's decision. Each message renews the deadline."""
+    """Waits for the leader's decision. Each message extends the deadline."""
     while True:
         run.progress("waiting for the leader's decision on rebalancing")
         fields = run.mailbox.take(_TAG, src=0, timeout=run.timeout).fields

@@ -69,7 +69,7 @@ def shifted(graph: Graph, partition: Partition, speeds: npt.ArrayLike) -> Partit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Move:
-    """Nodes that move to another rank, and the resulting changes."""
+    """A set of nodes that move to another rank, and the resulting changes."""
 
     nodes: Ids  # nodes that get another owner
     target: int
@@ -114,7 +114,7 @@ class _State:
 
     @property
     def even(self) -> float:
-        """Seconds of every rank if work were perfectly divisible."""
+        """Seconds per step of every rank if work could be divided perfectly."""
         return float(self.work().sum() / self.speeds.sum())
 
     @property

@@ -22,6 +22,12 @@ def check_dataset(dataset: Dataset) -> Graph:
     bitwise equal. So must the pieces of `in_pieces` and their stretches, unless these
     raise `UserError`, if the package gnnkit-import is installed. Raises
     `AssertionError` for the first violation.
+
+    Examples:
+        >>> from gnnkit_formats.synthetic import Synthetic
+        >>> from gnnkit.testing import check_dataset
+        >>> check_dataset(Synthetic(num_nodes=100, num_edges=400)).num_nodes
+        100
     """
     check_instance(dataset, Dataset)
     graph = dataset.load()

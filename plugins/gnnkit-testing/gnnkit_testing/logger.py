@@ -17,6 +17,11 @@ def check_logger(make: Callable[[], RunLogger]) -> None:
 
     `check` must accept this machine. `make` must return a Lightning logger that accepts
     nested settings, scalars with slashes in their names, and scalars after `finalize`.
+
+    Examples:
+        >>> from gnnkit.testing import check_logger
+        >>> from gnnkit.training.logger.csv import Csv
+        >>> check_logger(Csv)
     """
     check_maker(make, RunLogger)
     maker = make()

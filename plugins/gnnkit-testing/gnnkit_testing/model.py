@@ -39,6 +39,12 @@ def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = G
         make: Creates the model from (in_features, num_classes).
         grids: Rank grids. Default: one of each kind. Pass the supported ones for a
             model that does not support all layouts.
+
+    Examples:
+        >>> from gnnkit.model.sage import GraphSAGE
+        >>> from gnnkit.partition import Grid
+        >>> from gnnkit.testing import check_model
+        >>> check_model(lambda *widths: GraphSAGE(*widths, hidden=4), [Grid(2, 2, 1)])
     """
     check_maker(make, nn.Module)
     torch.manual_seed(0)

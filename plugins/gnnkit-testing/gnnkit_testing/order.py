@@ -27,6 +27,11 @@ def check_order(order: NodeOrder) -> None:
     The order must be a permutation, deterministic, and must not modify its input. A
     GCN's logits and gradients must be those of one rank with nodes ordered by id.
     Raises `AssertionError` for the first violation.
+
+    Examples:
+        >>> from gnnkit.partition.order.degree import Degree
+        >>> from gnnkit.testing import check_order
+        >>> check_order(Degree())
     """
     check_instance(order, NodeOrder)
     for graph in example_graphs():

@@ -31,6 +31,11 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     Args:
         graph: A graph with labels for the task. If None, a graph with classes. Its
             edges get the labels of their destinations, unless they have labels.
+
+    Examples:
+        >>> from gnnkit.task.node_classification import NodeClassification
+        >>> from gnnkit.testing import check_task
+        >>> check_task(NodeClassification)
     """
     check_maker(make, Task)
     task = make()
