@@ -365,8 +365,8 @@ class Tables(Dataset):
 
         Keys in text files are read as text once they are known, so that 007 is not 7.
         """
-        tables = {name: folder.read(path, None, self.missing) for name, path in folder.tables.items()}
-        tasks = {name: folder.read_task(name, None, self.missing) for name in names}
+        tables = {name: folder.read(path, (), self.missing) for name, path in folder.tables.items()}
+        tasks = {name: folder.read_task(name, (), self.missing) for name in names}
         proposal = propose(tables, tasks)
         again = read_tables(folder, proposal.manifest, self.missing)
         task_rows = {name: folder.read_task(name, proposal.tasks[name].keys, self.missing) for name in tasks}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +15,13 @@ from gnnkit_formats.table_files import find_table, form_of, parts_of, read_table
 from gnnkit.errors import UserError
 from gnnkit.launch.phases import say
 from gnnkit.utils.ranges import shown_names
+from gnnkit_tables.names import KEY
 
 FORMS = ("parquet", "csv", "csv.gz")
 TABLES, TASKS = ("db", "tables"), "tasks"  # folders, the first as in RelBench
 SPLIT = "split"  # column of a task table
 SHARE = 0.15  # of validation and test each, if neither a task nor the configuration divides its rows
 _PARTS = ("train", "val", "test")
-_KEY = re.compile(r"([^A-Za-z]id|Id|ID|(?i:key))$")  # endings of names of keys, such as those of a table of days
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Folder:
         tasks = root / TASKS
         return cls(root, tables, {} if not tasks.is_dir() else _list_tables(tasks) | _list_divided(tasks))
 
-    def read_task(self, name: str, ids: Sequence[str] | None, missing: Sequence[str]) -> Table:
+    def read_task(self, name: str, ids: Sequence[str], missing: Sequence[str]) -> Table:
         """Reads a task table, with a column `split` if its parts are separate files.
 
         Args:
@@ -55,44 +54,39 @@ class Folder:
             ids: Columns of the entity's key, as in `read`.
             missing: Words for missing values.
         """
-        table = self._read_task(self.tasks[name], name, ids, missing)
+        path, columns = self.tasks[name], []
+        if not path.is_dir() or parts_of(path):
+            table = self.read(path, ids, missing)
+        else:
+            for part in _PARTS:
+                if file := find_table(path, part, FORMS):
+                    columns.append(_with_part(read_table(file, sorted(ids), missing, narrow=True), part))
+            rows = pa.concat_tables(columns, promote_options="permissive")
+            table = self._with_dates(Table(f"{TASKS}/{name}", rows, missing=missing), ids)
         if not table.num_rows:
             raise UserError(f"{table.name} has no rows, but is the task {name}; fill it, or remove the file")
         return table
 
-    def read(self, path: Path, ids: Collection[str] | None, missing: Sequence[str]) -> Table:
+    def read(self, path: Path, ids: Collection[str], missing: Sequence[str]) -> Table:
         """Reads a file. Whole numbers that are all days, such as 20260131, are dates.
 
         Args:
             path: A file of a table or task.
-            ids: Columns of keys, which stay as they are. If None, columns that are
-                named like keys stay.
+            ids: Columns of keys, which stay as they are, like columns whose names end
+                in id or key.
             missing: Words for missing values.
         """
-        return self._with_dates(read_table(path, sorted(ids or ()), missing, narrow=True), ids)
+        return self._with_dates(read_table(path, sorted(ids), missing, narrow=True), ids)
 
-    def _with_dates(self, table: Table, ids: Collection[str] | None) -> Table:
+    def _with_dates(self, table: Table, ids: Collection[str]) -> Table:
         """Converts columns of days. Reports a column once."""
-        keys = filter(_KEY.search, table.names) if ids is None else ids
-        others = table.others([*keys])
+        others = [name for name in table.others({*ids, "id"}) if not KEY.search(name)]
         dates = {name: days for name in others if (days := as_days(table.plain(name))) is not None}
         for place in sorted({f"{table.name}, column {name!r}" for name in dates} - self.converted):
             self.converted.add(place)
             say(f"tables: {place} holds whole numbers such as 20260131, which are read as dates")
         columns = {name: dates[name] if name in dates else table.plain(name) for name in table.names}
         return Table(table.name, pa.table(columns), missing=table.missing) if dates else table
-
-    def _read_task(self, path: Path, name: str, ids: Sequence[str] | None, missing: Sequence[str]) -> Table:
-        if not path.is_dir() or parts_of(path):
-            return self.read(path, ids, missing)
-        parts = {part: find_table(path, part, FORMS) for part in _PARTS}
-        columns = [
-            _with_part(read_table(file, sorted(ids or ()), missing, narrow=True), part)
-            for part, file in parts.items()
-            if file
-        ]
-        table = Table(f"{TASKS}/{name}", pa.concat_tables(columns, promote_options="permissive"), missing=missing)
-        return self._with_dates(table, ids)
 
 
 def as_days(column: pa.Array) -> pa.Array | None:

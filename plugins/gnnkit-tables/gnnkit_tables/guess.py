@@ -23,13 +23,12 @@ from gnnkit_tables.database import as_dates, find_unread_times
 from gnnkit_tables.folder import SPLIT
 from gnnkit_tables.keys import KeyIndex, count_missing, find_parents, key_column
 from gnnkit_tables.manifest import RANKING, Link, Manifest, TableSpec, TaskSpec
-from gnnkit_tables.names import name_stems, plain_name
+from gnnkit_tables.names import KEY, name_stems, plain_name
 
 _HALF, _MOST = 0.5, 0.9  # shares of distinct values that a key of the same name, or other text, has in common
 _FEW = 3  # distinct values of text, at least, for a link by values
 _GAPS = 0.9  # share of a range of whole numbers that keys cover, above which all numbers are keys by chance
 _MANY = 20  # distinct numbers, below which they are keys by chance
-_ID = re.compile(r"([^A-Za-z]id|Id|ID)$")  # endings of names of keys
 _NEVER_TIMES = re.compile(r"(dob|birth|born|found|valid|expir|due)", re.IGNORECASE)
 
 
@@ -185,7 +184,7 @@ def _find_links(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Ite
         if is_key and _names_table(column, name):
             continue
         others = [] if named or is_key or not has_text else [key for key in indices if key != name]
-        if not (named or is_key or has_text) and _ID.search(column):
+        if not (named or is_key or has_text) and KEY.search(column):
             others = [other for other, index in indices.items() if _fits_gaps(table, column, index)]
         shares = {other: _found_share(table, column, indices[other]) for other in (*named, *others)}
         shares = {other: share for other, share in shares.items() if share >= (_HALF if named else _MOST)}
@@ -204,7 +203,7 @@ def _explain_unlinked(name: str, table: Table, indices: Mapping[str, KeyIndex]) 
         filled = table.plain(column).drop_null()
         if not (len(filled) and _may_be_key(table, column) and own_key != (column,)):
             continue
-        if _ID.search(column):
+        if KEY.search(column):
             yield column, "no link: no table has this name; add it to links if its values are keys of a table"
         for other, index in indices.items():
             if other == name or not _is_named(column, other, index) or not len(index.columns[0]):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+KEY = re.compile(r"([^A-Za-z]id|Id|ID|(?i:key))$")  # endings of names of keys, other than id
+
 
 def plain_name(name: str) -> str:
     """Returns the letters and digits of a name in lower case."""

@@ -68,8 +68,7 @@ def list_candidates(graph: Graph, scored: Graph, columns: Graph, graph_keys: Key
         columns: The targets and their columns, from `build_columns`.
         graph_keys: Keys of the model of the graph.
     """
-    ranks = columns.labels.ndim > 1
-    is_number = columns.labels.dtype.kind == "f" and not ranks
+    is_number = columns.labels.dtype.kind == "f" and columns.labels.ndim == 1
     loss: Keys = {"task": ("regression", "labels are numbers"), "task.loss": ("absolute", "the error that is judged")}
     shared: Keys = {
         "trainer.monitor": (f"val_{metric_of(columns)}", "the figure that selects the best epoch"),
@@ -87,14 +86,12 @@ def list_candidates(graph: Graph, scored: Graph, columns: Graph, graph_keys: Key
 
 def rule_candidate(columns: Graph, baseline: Baseline, graph_keys: Keys) -> Candidate:
     """Returns a rule of a ranking task as a model of one column."""
+    place = (columns.feature_names or ()).index(baseline.column)
     keys: Keys = {
         "strategy": COLUMNS["strategy"],
         "dataset.links": COLUMNS["dataset.links"],
         "model": ("column", f"lists by {baseline.name}"),
-        "model.column": (
-            (columns.feature_names or ()).index(baseline.column),
-            f"number of the column {baseline.column!r}",
-        ),
+        "model.column": (place, f"number of the column {baseline.column!r}"),
         "trainer.max_epochs": (1, "nothing is trained"),
         **{key: value for key, value in graph_keys.items() if key.startswith("task")},
     }
@@ -105,8 +102,7 @@ def metric_of(columns: Graph) -> str:
     """Returns the metric that selects a model."""
     if columns.labels.ndim > 1:
         return METRICS[0]
-    is_number = columns.labels.dtype.kind == "f"
-    return "mae" if is_number else "roc_auc" if columns.num_classes == 2 else "accuracy"
+    return "mae" if columns.labels.dtype.kind == "f" else "roc_auc" if columns.num_classes == 2 else "accuracy"
 
 
 def select_keys(

@@ -438,7 +438,7 @@ def test_days_that_are_keys_stay_numbers(tmp_path: Path) -> None:
     (tmp_path / "dates.csv").write_text("date_id,weekday\n20240131,2\n20240201,3\n20240202,4\n", encoding="utf-8")
     (tmp_path / "sales.csv").write_text("sale_id,date_id\n1,20240131\n2,20240201\n3,20240131\n", encoding="utf-8")
     folder = Folder.find(tmp_path)
-    proposal = propose({name: folder.read(path, None, ()) for name, path in folder.tables.items()}, {})
+    proposal = propose({name: folder.read(path, (), ()) for name, path in folder.tables.items()}, {})
     assert proposal.tables["dates"].key == ("date_id",)
     assert proposal.tables["sales"].links == (Link(("date_id",), "dates"),)
 
