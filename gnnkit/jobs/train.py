@@ -277,8 +277,10 @@ def _select_model(run: RankRun) -> None:
 
 def _test(run: RankRun) -> None:
     """Runs the model's own `test_step`, if any, and closes the loggers. Collective."""
-    has_step = own_method(run.module.model, "test_step") is not None
-    run.figures.tests = {"test_step": dict(run.trainer.test(run.module, verbose=False)[0])} if has_step else {}
+    run.figures.tests = {}
+    if own_method(run.module.model, "test_step") is not None:
+        (metrics,) = run.trainer.test(run.module, verbose=False)
+        run.figures.tests = {"test_step": dict(metrics)}
     run.loggers.close()
 
 

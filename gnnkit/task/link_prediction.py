@@ -349,12 +349,13 @@ class LinkPrediction(Task):
 
     def score_warnings(self, metrics: Mapping[str, float]) -> list[str]:
         tied_splits = [split for split in self.splits if _are_tied(split, metrics, self.eval_negatives)]
+        if not tied_splits:
+            return []
         return [
             (
-                f"task=link_prediction: the scores of all pairs are equal, with an edge or without ({split}_roc_auc=0.500), so "
+                f"task=link_prediction: the scores of all pairs are equal, with an edge or without ({tied_splits[-1]}_roc_auc=0.500), so "
                 "the metrics are meaningless: use a smaller trainer.lr, more epochs or another model"
             )
-            for split in tied_splits[-1:]
         ]
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:  # [num_test, 3] float64
