@@ -56,7 +56,8 @@ class Job(JobFacts, ABC):
     def check(self, order: Order) -> Order:
         """Raises `UserError` if the job cannot do the order.
 
-        Called before anything is started or written.
+        Called before anything is started or written, and again if the leader has
+        replaced an `auto`.
 
         Args:
             order: The request.

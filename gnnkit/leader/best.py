@@ -109,6 +109,7 @@ class BestModel:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores the state of a run with the same metric."""
+        state = {"first_epoch": state["best_epoch"], **state}  # earlier checkpoints have none
         self.best = -math.inf if state["best"] is None else state["best"]
         for name in _SAVED:
             setattr(self, name, state[name])

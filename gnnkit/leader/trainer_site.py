@@ -160,7 +160,8 @@ class TrainerSite(LeaderSite):
         return {} if self.rule is None or self.rule.parameters is None else self.rule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.rule is not None and state.get("name") == self.rule.name:
+        name = state.get("name", state.get("monitor"))  # the key of earlier checkpoints
+        if self.rule is not None and name == self.rule.name:
             self.rule.load_state_dict(state)
 
 

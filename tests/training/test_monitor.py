@@ -85,6 +85,12 @@ def test_only_a_better_value_restarts_the_patience() -> None:
     )
 
 
+def test_a_checkpoint_without_the_first_epoch_of_a_tie_has_that_of_the_best() -> None:
+    rule = Monitor("val_accuracy", 2)
+    rule.load_state_dict({"name": "val_accuracy", "best": 0.5, "best_epoch": 3, "waited": 1, "parameters": None})
+    assert (rule.best, rule.best_epoch, rule.first_epoch, rule.waited) == (0.5, 3, 3, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("monitor", ["train_loss", exhaustive("val_accuracy")])
 @few("comm", ["threads", "gloo"], default=["threads"])

@@ -19,7 +19,7 @@ from gnnkit.graph.types import Ids
 from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown, shown_names
-from gnnkit_tables.folder import Folder
+from gnnkit_tables.folder import Folder, as_days
 from gnnkit_tables.keys import DANGLING, NULL, KeyIndex, find_parents
 from gnnkit_tables.manifest import Manifest, TableSpec
 
@@ -246,9 +246,11 @@ def join_epochs(columns: Mapping[tuple[str, str], Array], *, has_spans: bool) ->
             first = show_time(int(np.nanmin(values).astype(np.int64)), unit)
             say(f"tables: {table}.{column} holds whole numbers, which are read as {unit} since 1970, from {first} on")
         elif values.dtype.kind != "M" and any(is_date.values()) and (values != NEVER).any():
+            numbers = np.unique(values[values != NEVER]).tolist()
+            example = next((number for number in numbers if as_days(pa.array([number])) is None), numbers[0])
             raise UserError(
-                f"{table}, column {column!r} holds numbers such as {values[values != NEVER][0]}, but other times of the "
-                "database are dates; write dates such as 2026-01-31, or seconds since 1970"
+                f"{table}, column {column!r} holds numbers such as {example}, but other times of the database are dates; "
+                "write dates such as 2026-01-31, or seconds since 1970, and leave unknown times empty"
             )
     return joined
 
