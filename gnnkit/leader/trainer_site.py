@@ -159,7 +159,7 @@ class TrainerSite(LeaderSite):
     def state_dict(self) -> dict[str, Any]:
         return {} if self.rule is None or self.rule.parameters is None else self.rule.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         name = state.get("name", state.get("monitor"))  # the key of earlier checkpoints
         if self.rule is not None and name == self.rule.name:
             self.rule.load_state_dict(state)

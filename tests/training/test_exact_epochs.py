@@ -162,8 +162,8 @@ def test_a_run_measures_its_gradients_against_exact_ones_and_stays_the_same(
     result, actual = run(tmp_path / "run", trainer, **keys)
     gradients = result["schedule"]["gradients"]
     assert [epoch for epoch, _, _ in gradients] == epochs
-    assert all(cosine <= each <= 1 + 1e-12 and 0.2 < ratio < 5 for _, each, ratio in gradients)
-    assert min(each for _, each, _ in gradients) < 1 - 1e-12
+    assert all(cosine <= actual_cosine <= 1 + 1e-12 and 0.2 < ratio < 5 for _, actual_cosine, ratio in gradients)
+    assert min(actual_cosine for _, actual_cosine, _ in gradients) < 1 - 1e-12
     monkeypatch.setattr(TrainingModule, "look_at_gradient", lambda *_, **__: None)
     if keys.get("comm") is None:
         assert torch.equal(run(tmp_path / "other", trainer, **keys)[1], actual)
