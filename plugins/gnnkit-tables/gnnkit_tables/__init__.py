@@ -49,7 +49,6 @@ from gnnkit_tables.question import Question
 from gnnkit_tables.select import Keys, list_candidates, metric_of, rule_candidate, select_keys
 from gnnkit_tables.targets import SplitRule, Targets, read_targets
 
-FREEZES = ("none", "test")
 _ROWS = ".rows.parquet"  # ending of the file next to a manifest that keeps the answer to a question
 MODEL_KEYS = {
     "workers": (1, "a step has as many targets as in the trials"),
@@ -150,7 +149,7 @@ class Tables(Dataset):
             raise UserError(
                 "dataset.boosting=true: model=blend averages a model of the graph; remove dataset.links=false"
             )
-        self.freeze = one_of("task.freeze", freeze, FREEZES)
+        self.freeze = one_of("task.freeze", freeze, ("none", "test"))
         self.embed: Embed = plugins.load("text", text)
         self.missing = read_missing("dataset.missing", missing)
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)

@@ -246,8 +246,8 @@ def join_epochs(columns: Mapping[tuple[str, str], Array], *, has_spans: bool) ->
             first = show_time(int(np.nanmin(values).astype(np.int64)), unit)
             say(f"tables: {table}.{column} holds whole numbers, which are read as {unit} since 1970, from {first} on")
         elif values.dtype.kind != "M" and any(is_date.values()) and (values != NEVER).any():
-            numbers = np.unique(values[values != NEVER]).tolist()
-            example = next((number for number in numbers if as_days(pa.array([number])) is None), numbers[0])
+            # The first one that is no day, if there is one.
+            example = min(np.unique(values[values != NEVER]).tolist(), key=lambda x: as_days(pa.array([x])) is not None)
             raise UserError(
                 f"{table}, column {column!r} holds numbers such as {example}, but other times of the database are dates; "
                 "write dates such as 2026-01-31, or seconds since 1970, and leave unknown times empty"

@@ -80,11 +80,7 @@ class Folder:
 
     def _with_dates(self, table: Table, ids: Collection[str]) -> Table:
         """Converts columns of days. Reports a column once."""
-<<<<<<< HEAD
         others = [name for name in table.others({*ids, "id"}) if not KEY.search(name)]
-=======
-        others = table.others(list(filter(_KEY.search, table.names)) if ids is None else ids)
->>>>>>> h-rev
         dates = {name: days for name in others if (days := as_days(table.plain(name))) is not None}
         for place in sorted({f"{table.name}, column {name!r}" for name in dates} - self.converted):
             self.converted.add(place)
