@@ -452,7 +452,10 @@ def test_a_system_without_such_sockets_is_left_without_one(monkeypatch: pytest.M
         def bind(self, _: str) -> None:
             raise OSError("no abstract names")
 
-        def close(self) -> None:
+        def __enter__(self) -> Refusing:
+            return self
+
+        def __exit__(self, *_: object) -> None:
             closed.append(self)
 
     with monkeypatch.context() as patch:

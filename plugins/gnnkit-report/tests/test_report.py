@@ -204,7 +204,7 @@ def test_the_clock_of_another_machine_is_estimated(monkeypatch: pytest.MonkeyPat
         return [track.spans[0][2] for track in found] + [track.offset for track in found]
 
     monkeypatch.setattr(trace, "time", Clock)
-    monkeypatch.setattr(trace, "_clock_id", lambda: str(rank_of_thread()))
+    monkeypatch.setattr(trace, "read_or_empty", lambda _: str(rank_of_thread()))
     first, second, _, offset = Threads.run(work, 2)[0]
     assert offset == pytest.approx(later, abs=0.5)
     assert abs(first - second) < 1
