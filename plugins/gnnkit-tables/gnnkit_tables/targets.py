@@ -219,8 +219,7 @@ def _read_lists(name: str, spec: TaskSpec, table: Table, rows: Ids, times: Times
     assert times is not None, "the manifest is checked"
     items = read_items(table, spec, _index_of(database, spec.target))
     known = np.flatnonzero(items >= 0)
-    split = table.splits(SPLIT)
-    split = np.zeros(len(rows), np.int8) if split is None else split
+    split = table.splits(SPLIT) if SPLIT in table.names else np.zeros(len(rows), np.int8)
     keys, places = np.unique(np.stack([times, rows], 1)[known], axis=0, return_inverse=True)
     places = places.reshape(-1)
     lists = Lists.of(spec.target, spec.eval_k or LENGTH, places, items[known], len(keys))
