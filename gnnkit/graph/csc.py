@@ -143,11 +143,15 @@ class CSC:
 
     def in_degree(self) -> npt.NDArray[np.float64]:  # [num_nodes]
         """Sums each destination's in-edge weights, or counts unweighted in-edges."""
-        return _core.csc_degrees(self.indptr, self.indices, self.num_sources, self.weight)[0]
+        return self.degrees()[0]
 
     def out_degree(self) -> npt.NDArray[np.float64]:  # [num_sources]
         """Sums the out-edge weights of each source, or counts unweighted out-edges."""
-        return _core.csc_degrees(self.indptr, self.indices, self.num_sources, self.weight)[1]
+        return self.degrees()[1]
+
+    def degrees(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Returns `in_degree` and `out_degree`, from one pass over the edges."""
+        return _core.csc_degrees(self.indptr, self.indices, self.num_sources, self.weight)
 
 
 def sort_edges(

@@ -286,6 +286,7 @@ class _SharedValues:
     def of(cls, graph: Graph, partition: Partition) -> _SharedValues:
         csc = graph.csc
         destinations = np.repeat(np.arange(csc.num_nodes, dtype=csc.indices.dtype), np.diff(csc.indptr))
+        in_degree, out_degree = csc.degrees()
         return cls(
             graph,
             partition.grid,
@@ -293,8 +294,8 @@ class _SharedValues:
             destinations,
             *grouped(partition.node_rank, partition.grid.world_size),
             looped=looped(csc),
-            in_degree=csc.in_degree(),
-            out_degree=csc.out_degree(),
+            in_degree=in_degree,
+            out_degree=out_degree,
             mean_edge_features=mean_in_edges(csc.indptr, graph.edge_features),
             relation_degrees=None
             if graph.edge_types is None

@@ -65,8 +65,8 @@ def write_shards(
     if (grid.cols, grid.slices) != (1, 1) or partition.edge_cell is not None:
         raise UserError(f"partition.grid={grid}: a graph is cut piece by piece on grids of workers x 1 x 1 only")
     by_rank, start = grouped(partition.node_rank, grid.world_size)
-    csc = graph.csc
-    shared = {"looped": looped(csc), "in_degree": csc.in_degree(), "out_degree": csc.out_degree()}
+    in_degree, out_degree = graph.csc.degrees()
+    shared = {"looped": looped(graph.csc), "in_degree": in_degree, "out_degree": out_degree}
     _release_pages(graph)
     sources = _source_degrees(graph, root / _SOURCES, edges)
     cutter = _EdgeCutter(graph, partition.node_cell, sources, edges, threads)
