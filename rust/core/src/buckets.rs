@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::csc::{Id, check_ids};
 use crate::error::Error;
-use crate::memory::filled;
+use crate::memory::{copied, filled};
 use crate::pool::for_each;
 use crate::read::prefetch;
 use crate::rng::mix;
@@ -170,27 +170,29 @@ impl IdTable {
         let room = (4 * texts.len() / 3 + 2).next_power_of_two(); // at most three quarters are taken
         let empty = Entry { tag: 0, number: EMPTY };
         let mut table = Self {
-            data: texts.data.to_vec(),
-            offsets: texts.offsets.to_vec(),
+            data: copied(texts.data),
+            offsets: copied(texts.offsets),
             entries: filled(empty, Some(room), "offsets", texts.len())?,
         };
-        for number in 0..texts.len() {
-            let text = texts.get(number);
-            let (start, tag) = table.key(text);
-            let place = table.place(start, tag, text);
-            let first = table.entries[place].number;
-            if first != EMPTY {
-                return Err(Error::Repeated {
-                    name: "data",
-                    position: number,
-                    first: first as usize,
-                    value: number as i64,
-                });
+        for first in (0..texts.len()).step_by(AHEAD) {
+            let len = AHEAD.min(texts.len() - first);
+            let keys = table.fetch(texts, first, len);
+            for (number, (start, tag)) in (first..first + len).zip(keys) {
+                let place = table.place(start, tag, texts.get(number));
+                let entry = &mut table.entries[place];
+                if entry.number != EMPTY {
+                    return Err(Error::Repeated {
+                        name: "data",
+                        position: number,
+                        first: entry.number as usize,
+                        value: number as i64,
+                    });
+                }
+                *entry = Entry {
+                    tag,
+                    number: number as u32,
+                };
             }
-            table.entries[place] = Entry {
-                tag,
-                number: number as u32,
-            };
         }
         Ok(table)
     }

@@ -135,10 +135,20 @@ pub(crate) fn reserve<T>(
 /// A vector of `len` times `fill`. Its length follows from `name = value` as in
 /// [`reserve`].
 pub(crate) fn filled<T: Clone>(fill: T, len: Option<usize>, name: &'static str, value: usize) -> Result<Vec<T>, Error> {
-    let mut list = Vec::new();
+    let mut list: Vec<T> = Vec::new();
     reserve(&mut list, len, name, value)?;
-    list.resize(len.unwrap_or_default(), fill);
+    let len = len.unwrap_or_default();
+    advise(list.as_mut_ptr().cast(), size_of::<T>() * len);
+    list.resize(len, fill);
     Ok(list)
+}
+
+/// A copy on pages as [`zeroed`] has.
+pub(crate) fn copied<T: Copy>(slice: &[T]) -> Vec<T> {
+    let mut list: Vec<T> = Vec::with_capacity(slice.len());
+    advise(list.as_mut_ptr().cast(), size_of_val(slice));
+    list.extend_from_slice(slice);
+    list
 }
 
 /// Bytes of memory that this machine has.
