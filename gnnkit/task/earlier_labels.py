@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from gnnkit.graph import Ids, Labels, labelled
+from gnnkit.graph import Ids, Labels, Split, labelled
 from gnnkit.graph.times import ALWAYS, NEVER, Times
+from gnnkit.sampler.targets import Targets
 
 LAST = 10  # labels that are averaged
+_LEAST = 1e-9  # share of a class without labels, whose logarithm is finite
 
 
 def earlier_labels(
@@ -62,3 +66,27 @@ def label_columns(label: Labels, num_classes: int) -> npt.NDArray[np.float64]:  
         return np.asarray(label, np.float64).reshape(len(label), -1)
     columns = label if label.ndim == 2 else label[:, None] == np.arange(num_classes)
     return np.where(labelled(label)[:, None], columns, np.nan)
+
+
+def outputs_of_labels(edges: Targets, rows: Ids, width: int) -> Tensor | None:  # [k, width] float64
+    """Predicts the mean of the destination's last labels, else that of training.
+
+    It reads all earlier labels, also held-out ones.
+
+    Args:
+        edges: All ranks' edges.
+        rows: [k] positions of the edges to predict.
+        width: Number of classes, or of numbers.
+
+    Returns:
+        Numbers, or logarithms of the classes' shares. None if the edges have no times,
+        or sets of classes as labels.
+    """
+    if edges.time is None or edges.label.dtype.kind == "b":
+        return None
+    columns = label_columns(edges.label, width)
+    means = earlier_labels(edges.rows[:, 1], edges.time, columns, rows)[0]
+    train = columns[edges.of_split(Split.TRAIN)]
+    usual = np.nansum(train, 0) / np.maximum((~np.isnan(train)).sum(0), 1)
+    outputs = torch.from_numpy(np.where(np.isnan(means), usual, means))
+    return outputs if edges.label.dtype.kind == "f" else outputs.clamp(min=_LEAST).log()
