@@ -11,7 +11,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, MiniBatch, RelationGroups
 from gnnkit.graph.edge_order import in_time_order
 from gnnkit.graph.times import ALWAYS, NEVER, PathOccurrences, latest_visible
-from gnnkit.sampler import FullSampler, LaborSampler, Loader, NeighborSampler, WeightedSampler
+from gnnkit.sampler import FullSampler, LaborSampler, NeighborSampler, WeightedSampler
 from gnnkit.sampler.base import NativeSampler
 
 # Eight events of six nodes, two of them at time 4. Node 5 has an edge without a time.
@@ -358,7 +358,5 @@ def test_what_cannot_be_sampled_by_time_is_refused() -> None:
         in_window(3).sample(csc, np.array([0, 1]), key=0, times=np.array([3, NEVER]))
     with pytest.raises(UserError, match=r"sampler.time=past"):
         FullSampler(2, time="past")
-    with pytest.raises(UserError, match=r"sampler.time=strict: a Loader's seeds have no times"):
-        Loader(csc, NeighborSampler([2], time="strict"))
     with pytest.raises(TypeError):
         LaborSampler([2], time="strict")  # type: ignore[call-arg]
