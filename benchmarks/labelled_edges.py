@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -39,11 +40,12 @@ from torch_geometric.nn import SAGEConv
 
 import gnnkit
 from gnnkit.graph import Split
+from gnnkit.task.earlier_labels import outputs_of_labels
 from gnnkit.task.labelled_edges import NUM_COUNTS, LabelledEdges, edge_targets, inputs_of_head
 from gnnkit.task.node_classification import EdgeClassification
 from gnnkit.task.regression import EdgeRegression
 
-SHARES, EPOCHS, WIDTH, LAST = [0.7, 0.15, 0.15], 200, 64, 10
+SHARES, EPOCHS, WIDTH = [0.7, 0.15, 0.15], 200, 64
 NAMES = ("gnnkit", "boosting", "boosting with counts", "30 lines of PyG", "last labels")
 
 
@@ -96,19 +98,10 @@ def by_boosting(edges: Edges, columns: np.ndarray, seed: int) -> float:
 
 def by_last_labels(edges: Edges) -> float:
     """Scores each edge by earlier labels of its destination, or NaN without times."""
-    if (time := edges.graph.edge_time) is None:
-        return float("nan")
-    y = np.asarray(edges.rows.labels)
-    labels = y[:, None] if edges.figure == "mae" else np.eye(edges.rows.num_classes)[y]
-    outputs = np.repeat(labels[edges.of(Split.TRAIN)].mean(0)[None], len(y), 0)
-    earlier: dict[int, list[int]] = {}  # edges by destination, in order of time
-    for edge in np.argsort(time, kind="stable"):
-        others = earlier.setdefault(int(edges.ends[edge, 1]), [])
-        if latest := [other for other in others if time[other] < time[edge]][-LAST:]:
-            outputs[edge] = labels[latest].mean(0)
-        others += [edge] * bool(edges.rows.labelled[edge])
-    scores = torch.from_numpy(outputs)
-    return edges.measure(scores if edges.figure == "mae" else scores.clamp(min=1e-9).log(), "test")
+    numbers = edges.figure == "mae"
+    targets = replace(edge_targets(edges.graph, None), label=np.asarray(edges.rows.labels))
+    outputs = outputs_of_labels(targets, targets.ids, 1 if numbers else edges.rows.num_classes)
+    return float("nan") if outputs is None else edges.measure(outputs, "test")
 
 
 def by_pyg(edges: Edges, seed: int) -> float:

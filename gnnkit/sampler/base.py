@@ -22,7 +22,11 @@ from gnnkit.utils import storage
 from gnnkit.utils.checks import MAX_THREADS, int64s, whole
 from gnnkit.utils.ranges import num_cores, one_of
 
-TIME_RULES, PICKS, TIME_BOUNDS = ("none", "strict", "inclusive", "window"), ("uniform", "last"), ("seed", "path")
+TIME_RULES, PICKS, TIME_BOUNDS = (
+    ("none", "strict", "inclusive", "window"),
+    ("uniform", "last", "weighted"),
+    ("seed", "path"),
+)
 TIME_ARGUMENTS = {"time": "none", "window": None, "time_bound": "seed"}  # select visible edges. With defaults
 _SPREAD = np.int64(-7046029254386353131)  # odd, so that consecutive times have unrelated keys
 
@@ -259,7 +263,7 @@ class NativeSampler(Sampler):
     draws_edges: ClassVar[bool] = True  # False: a source may be a node that is not a neighbour
     draws_by_hop: ClassVar[bool] = False  # True: a node that draws once draws differently at each hop
     by_relation = True
-    pick = "uniform"  # which visible edges a node draws by time: any, or the last ones
+    pick = "uniform"  # one of `PICKS`
 
     def __init__(
         self,
@@ -383,7 +387,8 @@ class NativeSampler(Sampler):
 
         Args:
             time: One of `TIME_RULES`.
-            pick: uniform, or last for the latest visible edges.
+            pick: uniform, last for the latest visible edges, or weighted, in proportion
+                to weights.
             window: With time=window: the age up to which a seed sees edges.
             time_bound: One of `TIME_BOUNDS`.
         """
@@ -403,8 +408,8 @@ class NativeSampler(Sampler):
             raise UserError("sampler.pick=last takes each edge once: use sampler.replace=false")
         if pick == "last" and self.redraw:
             raise UserError("sampler.pick=last draws once for each node: use sampler.redraw=false")
-        if pick == "last" and getattr(self, "fill", False):
-            raise UserError("sampler.pick=last takes each edge once: use sampler.fill=false")
+        if pick != "uniform" and getattr(self, "fill", False):
+            raise UserError(f"sampler.pick={pick} takes each edge once: use sampler.fill=false")
         return self
 
     def sample(

@@ -49,21 +49,23 @@ def to_pyg(batch: LoadedBatch) -> Any:
 
     hops, outer = _nested_hops(batch), batch.blocks[0]
     num_edges = [0, *(len(hop.indices) for hop in hops)]
-    tables = batch.tables
+    tables, nodes = batch.tables, batch.input_nodes
+    times = {} if batch.times is None else {"seed_time": tensor(batch.times[: len(batch.seeds)])}
     return Data(
         x=None if batch.x is None else tensor(batch.x),
-        y=None if tables.labels is None else tensor(tables.labels[outer.src_nodes]),
+        y=None if tables.labels is None else tensor(tables.labels[nodes]),
         edge_index=tensor(_core.csc_edges(outer.indptr, outer.indices).reshape(2, -1)),
         edge_attr=_of_edges(tables.edge_features, outer),
         edge_weight=_of_edges(tables.edge_weight, outer),
         importance=None if outer.weight is None else tensor(outer.weight),
-        n_id=tensor(outer.src_nodes.astype(np.int64, copy=False)),
+        n_id=tensor(nodes.astype(np.int64, copy=False)),
         e_id=_edge_positions(tables.edge_positions, outer),
         input_id=tensor(batch.positions),
         batch_size=len(batch.seeds),
         num_sampled_nodes=[len(batch.seeds), *(len(hop.src_nodes) - hop.num_dst for hop in hops)],
         num_sampled_edges=np.diff(num_edges).tolist(),
-        num_nodes=len(outer.src_nodes),
+        num_nodes=len(nodes),
+        **times,
     )
 
 
@@ -138,17 +140,21 @@ def _edge_positions(positions: Ids | None, block: Block) -> torch.Tensor | None:
 
 def to_dgl(batch: LoadedBatch) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
     """Creates DGL blocks, as described at `LoadedBatch.to_dgl`."""
-    return tensor(batch.input_nodes), tensor(batch.seeds), [_dgl_block(block) for block in batch.blocks]
+    return (
+        tensor(batch.input_nodes),
+        tensor(batch.seeds),
+        [_dgl_block(block, batch.input_nodes) for block in batch.blocks],
+    )
 
 
-def _dgl_block(block: Block) -> Any:
+def _dgl_block(block: Block, nodes: Ids) -> Any:
     import dgl
 
     indices = tensor(block.indices)
     structure = (tensor(block.indptr).to(indices.dtype), indices, indices.new_empty(0))
     dgl_block = dgl.create_block(("csc", structure), num_src_nodes=len(block.src_nodes), num_dst_nodes=block.num_dst)
-    dgl_block.srcdata[dgl.NID] = tensor(block.src_nodes)
-    dgl_block.dstdata[dgl.NID] = tensor(block.src_nodes[: block.num_dst])
+    dgl_block.srcdata[dgl.NID] = tensor(nodes[: len(block.src_nodes)])
+    dgl_block.dstdata[dgl.NID] = tensor(nodes[: block.num_dst])
     if block.edge_ids is not None:
         dgl_block.edata[dgl.EID] = tensor(block.edge_ids)
     return dgl_block

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy.typing as npt
 
 from gnnkit.graph import Block, Ids, MiniBatch
+from gnnkit.graph.times import Times
 from gnnkit.sampler import frameworks
 
 if TYPE_CHECKING:
@@ -52,6 +53,15 @@ class LoadedBatch:
         return self.minibatch.input_nodes
 
     @property
+    def times(self) -> Times | None:  # [num_input_nodes]
+        """Time up to which each of `input_nodes` sees edges. None: all edges.
+
+        The nodes of a batch that is sampled by time repeat if seeds at several times
+        reach them, and `src_nodes` of blocks number `input_nodes`.
+        """
+        return self.minibatch.times
+
+    @property
     def y(self) -> npt.NDArray[Any] | None:  # [num_seeds, ...]
         """The seeds' labels, [num_seeds, ...] in the order of `seeds`.
 
@@ -70,7 +80,7 @@ class LoadedBatch:
 
         `blocks` is a list of such dictionaries, outermost hop first.
         """
-        arrays = {"x": self.x, "y": self.y, "seeds": self.seeds, "input_nodes": self.input_nodes}
+        arrays = {"x": self.x, "y": self.y, "seeds": self.seeds, "input_nodes": self.input_nodes, "times": self.times}
         rows = ("indptr", "indices", "src_nodes")
         blocks = [{name: getattr(block, name) for name in rows} | block.edge_columns for block in self.blocks]
         return {**_present(arrays), "blocks": blocks}
@@ -106,6 +116,9 @@ class LoadedBatch:
         made from one, they are positions in the CSC. Edge attributes are absent if
         blocks have no edge ids. `importance` [num_edges] contains the sampler's
         importance weights.
+
+        Batches by time have `seed_time` [num_seeds], and a node occurs once for each
+        time at which it is sampled.
 
         Other node attributes (`pos`, `train_mask`, ...) are not copied. Index the
         original ones by `n_id`. Raises `UserError` for a sampler with `redraw`.

@@ -27,6 +27,7 @@ from gnnkit.sampler.loaded_batch import LoadedBatch
 from gnnkit.sampler.neighbor import NeighborSampler
 from gnnkit.sampler.sharding import Sharding
 from gnnkit.sampler.tables import Tables
+from gnnkit.sampler.timed_seeds import TimedSeeds, check_untyped, in_time
 from gnnkit.sampler.typed_tables import UNNAMED, TypedSource, TypedTables, names_a_type
 from gnnkit.utils import storage
 from gnnkit.utils.checks import MAX_THREADS, array, int64s, whole
@@ -71,6 +72,9 @@ class Loader:
             types. Default: the graph's features.
         labels: [num_nodes, ...], with typed seeds a mapping from node types. Default:
             the graph's labels.
+        times: [num_seeds] time of each seed, if the sampler has a `time`. Default:
+            `Graph.node_time`. A seed then sees the `Graph` as of its time, and the
+            `input_nodes` of a batch may repeat.
         costs: [num_seeds] for balanced batches. Default: `sampler.costs`.
         rank: This rank. Default: the rank in `torch.distributed`'s default process
             group at the start of each iteration, 0 if there is no group. So a loader
@@ -119,6 +123,7 @@ class Loader:
         *,
         features: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = None,
         labels: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = None,
+        times: npt.ArrayLike | None = None,
         costs: Floats | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -134,6 +139,10 @@ class Loader:
         transform: Callable[[LoadedBatch], Any] | None = None,
     ) -> None:
         """Checks the arguments. Raises `UserError` with an invalid argument's name."""
+        sampler = _read_sampler(sampler)
+        if sampler.time != "none":
+            check_untyped(graph, seeds, sampler.time)
+            graph = in_time(as_untyped(graph), sampler.time)
         source = _Source.of(graph, seeds, features, labels)
         self._rows, self.csc, self.tables, self.seeds = source.rows, source.csc, source.tables, source.seeds
         self.seed = whole("seed", seed)
@@ -141,10 +150,12 @@ class Loader:
         self.prefetch = 2 * self.threads if prefetch is None else whole("prefetch", prefetch, 1, 2**16)
         self.transform = transform
         self.costs = None if costs is None else check_costs("costs", costs, len(self.seeds))
-        sampler = _read_sampler(sampler, self._rows)
+        if self._rows is not None:
+            _check_by_relation(sampler, self._rows)
         # Not `sampler`: Lightning assumes a torch sampler in an attribute with that
         # name.
         self._sampler = sampler.with_features(self.tables.features)
+        self._timed = TimedSeeds.of(self._sampler, graph, self.seeds, times)  # None: seeds see all edges
         groups = _read_groups(sampler, self.csc, self.seeds)
         schedule = BatchSchedule(self.seeds, batch_size, 1, batching, window, shuffle, drop_last, groups, repeat=repeat)
         if getattr(sampler, "replace", False) and sampler.fanouts is not None:
@@ -276,13 +287,13 @@ class Loader:
 
         `steps` contains the seeds, the batch offsets, and the first step.
         """
-        sampler, tables = self._sampler, self.tables.gather()
+        sampler, timed, tables = self._sampler, self._timed, self.tables.gather()
         for _, _, rows in tables:
             storage.expect_random_reads(rows)
         self._epoch_start = time.perf_counter()
         return _core.Loader(
-            sampler.reads(self._rows or self.csc) if _is_native(sampler) else self.csc,
-            sampler.native() if _is_native(sampler) else _Checked(sampler),
+            sampler.reads(self._rows or self.csc) if timed is None and _is_native(sampler) else self.csc,
+            sampler.native() if timed is None and _is_native(sampler) else timed or _Checked(sampler),
             (*steps, draws_key(wrap(self.seed), epoch)),
             [(first, as_bytes(name, rows)) for first, name, rows in tables],
             self._allocate,
@@ -294,7 +305,7 @@ class Loader:
         batch, buffers = native_loader.take()
         if self._spans is not None:
             _add_work(self._spans, native_loader, self._epoch_start, now[1] - 1)
-        minibatch = self._sampler.batch(batch) if _is_native(self._sampler) else batch
+        minibatch = batch if self._timed or not _is_native(self._sampler) else self._sampler.batch(batch)
         self._now = now
         result = self.tables.load(minibatch, positions, buffers)
         return result if self.transform is None else self.transform(result)
@@ -381,21 +392,12 @@ def _add_work(spans: Spans, native_loader: _core.Loader, start: float, step: int
         spans.add(track, f"gather batch {step}", start + draw_end, start + gather_end)
 
 
-def _read_sampler(sampler: Any, rows: RelationGroups | None) -> Sampler:
-    """Returns a sampler, or the uniform sampler of some fanouts.
-
-    Raises `UserError` unless it can draw from each relation of `rows`.
-    """
+def _read_sampler(sampler: Any) -> Sampler:
+    """Returns a sampler, or the uniform sampler of some fanouts."""
     if isinstance(sampler, list | tuple | Mapping | Fanouts):
         sampler = NeighborSampler(sampler)
     if not isinstance(sampler, Sampler):
         raise UserError(f"sampler={sampler} must be a Sampler or fanouts, got {type(sampler).__name__}")
-    if rows is not None:
-        _check_by_relation(sampler, rows)
-    if sampler.time != "none":
-        raise UserError(
-            f"sampler.time={sampler.time}: a Loader's seeds have no times: call sampler.sample(graph, seeds, key=, times=)"
-        )
     return sampler
 
 

@@ -64,7 +64,8 @@ class NeighborSampler(NativeSampler):
             time: Which edges a seed sees: none for all, strict for those before its own
                 time, inclusive for those at its own time too, window for those of the
                 `window` before its own time.
-            pick: With `time`: uniform, or last for the latest edges that the seed sees.
+            pick: uniform; weighted, which is `WeightedSampler`; or with `time`: last
+                for the latest edges that the seed sees.
             window: With time=window: the age up to which a seed sees edges, in the unit
                 of times.
             time_bound: With `time`: seed, or path for neighbours that see the edges
@@ -81,7 +82,8 @@ class NeighborSampler(NativeSampler):
     def native(self) -> _core.Sampler:
         if self.fill:
             return _core.Sampler.equal(self.fanouts.default, self.redraw, self.importance)
-        return _core.Sampler.neighbor(self.fanouts.default, self.replace, self.redraw, self.importance)
+        law = _core.Sampler.weighted if self.pick == "weighted" else _core.Sampler.neighbor
+        return law(self.fanouts.default, self.replace, self.redraw, self.importance)
 
     def costs(self, graph: CSC | RelationGroups, seeds: Ids) -> Floats:  # [num_seeds]
         return tree_sizes(graph, seeds, self.fanouts, replace=self.replace or self.fill)

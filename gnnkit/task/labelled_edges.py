@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,11 +25,13 @@ from gnnkit.sampler.targets import LinkRelation, Targets, count_classes, targets
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import NodeTask
 from gnnkit.task.decoder import EdgeMLP
+from gnnkit.task.earlier_labels import LAST, outputs_of_labels
 from gnnkit.task.link_relation import read_relation, relation_number
 from gnnkit.task.link_split import with_edges_before
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
 
+BASELINE = "last_labels"  # in names of figures, such as `test_last_labels_mae`
 NUM_COUNTS = 4  # columns that `inputs_of_head` adds
 _PIECE = 2**16  # edges whose outputs are computed together
 
@@ -75,6 +78,8 @@ class LabelledEdges(NodeTask):
         self._head: EdgeMLP | None = None
         # The rank, its exchange of rows, and [k, 2] places
         self._reach_cache: tuple[Worker, Reach, Tensor] | None = None
+        self.metrics_of_some += tuple(f"{BASELINE}_{name}" for name in (*self.metrics, *self.metrics_of_some))
+        self._baseline: tuple[Targets, dict[str, float]] | None = None  # figures of the earlier labels of a rank's rows
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
         check_pairs(self.key, strategy, sampler)
@@ -149,6 +154,38 @@ class LabelledEdges(NodeTask):
             features = None if targets.features is None else torch.from_numpy(np.array(targets.features[piece]))
             parts.append(head(embeddings[ends[piece]], None if features is None else features.to(outputs.device)))
         return torch.cat(parts)
+
+    def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        if self._baseline is None or self._baseline[0] is not worker.targets:
+            self._baseline = worker.targets, self._measure_labels(outputs, worker)
+        return super().measure(outputs, worker) | self._baseline[1]
+
+    def _measure_labels(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        """Measures `outputs_of_labels` on held-out edges, by the task's metrics."""
+        earlier = outputs_of_labels(targets_of(worker.rows), worker.targets.ids, outputs.shape[1])
+        if earlier is None:
+            return {}
+        task = copy.copy(self)  # without the model's scale and thresholds
+        task.recall(replace(self.facts(), mean=None, deviation=None, thresholds=None))
+        figures = super(LabelledEdges, task).measure(earlier.to(outputs.device), worker)
+        names = {f"{split}_{name}" for split in self.splits[1:] for name in (*self.metrics, *self.metrics_of_some)}
+        pairs = ((name.partition("_"), value) for name, value in figures.items() if name in names)
+        return {f"{split}_{BASELINE}_{metric}": value for (split, _, metric), value in pairs}
+
+    def score_warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        lines = super().score_warnings(metrics)
+        for split in ("test", "val"):
+            metric = self.progress.partition("_")[2]
+            name, baseline = f"{split}_{metric}", metrics.get(f"{split}_{BASELINE}_{metric}")
+            if baseline is None or name not in metrics:
+                continue
+            gain = baseline - metrics[name] if self.is_lower_better(name) else metrics[name] - baseline
+            text = (
+                f"the model is worse than a rule that learns nothing: {name}={metrics[name]:.4g}, and the mean of the "
+                f"destination's last {LAST} labels before each edge has {baseline:.4g}"
+            )
+            return [text, *lines] if gain < 0 else lines
+        return lines
 
 
 def edge_targets(graph: Graph, name: str | None) -> Targets:

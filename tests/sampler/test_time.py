@@ -11,7 +11,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, MiniBatch, RelationGroups
 from gnnkit.graph.edge_order import in_time_order
 from gnnkit.graph.times import ALWAYS, NEVER, PathOccurrences, latest_visible
-from gnnkit.sampler import FullSampler, LaborSampler, Loader, NeighborSampler, WeightedSampler
+from gnnkit.sampler import FullSampler, LaborSampler, NeighborSampler, WeightedSampler
 from gnnkit.sampler.base import NativeSampler
 
 # Eight events of six nodes, two of them at time 4. Node 5 has an edge without a time.
@@ -227,6 +227,29 @@ def test_draws_equal_brute_force_over_the_edge_list(typed: bool, pick: str) -> N
                     assert set(ids_of) <= set(seen[-fanout:] if pick == "last" else seen)
 
 
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("time", ["none", "strict"])
+def test_a_weighted_pick_is_the_weighted_sampler(time: str, replace: bool) -> None:
+    drawn, graph = random_events(5, typed=False)
+    assert isinstance(drawn, CSC)
+    weight = np.random.default_rng(5).integers(0, 4, graph.num_edges).astype(np.float32)
+    csc = CSC(drawn.indptr, drawn.indices, weight, time=drawn.time)
+    times = None if time == "none" else np.full(20, 9)
+    batches = [
+        sampler.sample(csc, np.arange(20), key=7, times=times)
+        for sampler in (
+            NeighborSampler([2, 2], replace=replace, time=time, pick="weighted"),
+            WeightedSampler([2, 2], replace=replace, time=time),
+        )
+    ]
+    first, second = (batch.blocks[0] for batch in batches)
+    assert first.edge_ids is not None
+    np.testing.assert_array_equal(first.edge_ids, second.edge_ids)
+    assert weight[first.edge_ids].min() > 0
+    uniform = NeighborSampler([2, 2], replace=replace, time=time).sample(csc, np.arange(20), key=7, times=times)
+    assert not np.array_equal(uniform.blocks[0].edge_ids, first.edge_ids)  # type: ignore[arg-type]
+
+
 def test_draws_follow_from_node_time_and_key_alone() -> None:
     drawn, _ = random_events(3, typed=False)
     sampler = NeighborSampler([2, 2], time="strict")
@@ -319,6 +342,8 @@ def test_what_cannot_be_sampled_by_time_is_refused() -> None:
         NeighborSampler([2], time="strict", pick="last", redraw=True)
     with pytest.raises(UserError, match=r"sampler.pick=last takes each edge once: use sampler.fill=false"):
         NeighborSampler([2], time="strict", pick="last", fill=True)
+    with pytest.raises(UserError, match=r"sampler.pick=weighted takes each edge once: use sampler.fill=false"):
+        NeighborSampler([2], pick="weighted", fill=True)
     with pytest.raises(UserError, match=r"sampler.alpha=0.5 counts out-edges of all times"):
         WeightedSampler([2], time="strict", alpha=0.5)
     with pytest.raises(UserError, match=r"sampler.time=strict: draw needs a reading with bounds"):
@@ -333,7 +358,5 @@ def test_what_cannot_be_sampled_by_time_is_refused() -> None:
         in_window(3).sample(csc, np.array([0, 1]), key=0, times=np.array([3, NEVER]))
     with pytest.raises(UserError, match=r"sampler.time=past"):
         FullSampler(2, time="past")
-    with pytest.raises(UserError, match=r"sampler.time=strict: a Loader's seeds have no times"):
-        Loader(csc, NeighborSampler([2], time="strict"))
     with pytest.raises(TypeError):
         LaborSampler([2], time="strict")  # type: ignore[call-arg]

@@ -13,6 +13,7 @@ import pytest
 import torch
 from gnnkit_testing.graphs import EDGE_WIDTH, WIDTH, check_graph
 from gnnkit_testing.ranks import on_ranks
+from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor, nn
 
 from gnnkit.engine.remote.row_cache import CACHES
@@ -420,3 +421,77 @@ def test_edges_that_are_split_by_time_are_rows_but_later_ones_pass_no_messages()
     assert training_graph.edge_time is not None
     assert sorted(training_graph.edge_time.tolist()) == [0, 0, 1, 1], "each with its reverse"
     assert training_graph.edge_labels is None
+
+
+def last_labels(graph: Graph, outputs: int) -> Any:  # [num_edges, outputs] in the order of the edge list
+    """Computes the mean of the last ten labels of each destination by a loop."""
+    order = np.argsort(graph.edge_positions)  # type: ignore[arg-type]
+    places, labels = pairs_of(graph.csc)[order, 1], graph.edge_labels[order]  # type: ignore[index]
+    times, split = graph.edge_time[order], graph.edge_split[order]  # type: ignore[index]
+    is_known = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
+    columns = labels[:, None] if outputs == 1 else np.eye(outputs)[labels]
+    means = np.repeat(columns[is_known & (split == Split.TRAIN)].mean(0)[None], len(labels), 0)
+    for edge in range(len(labels)):
+        earlier = np.flatnonzero(is_known & (places == places[edge]) & (times < times[edge]))
+        earlier = earlier[np.argsort(times[earlier], kind="stable")][-10:]
+        means[edge] = columns[earlier].mean(0) if len(earlier) else means[edge]
+    return means, labels, split
+
+
+def timed_graph(task: str) -> Graph:
+    rng = np.random.default_rng(5)
+    src, dst, times = rng.integers(0, 12, (3, 600)) * [[1], [1], [9]] + rng.integers(0, 9, (3, 600)) * [[0], [0], [1]]
+    labels: Any = rng.normal(dst, 2.0) if task == "numbers" else (rng.random(600) < 0.1 + dst / 20).astype(np.int64)
+    labels[::9] = np.nan if task == "numbers" else -1
+    features = rng.normal(size=(12, 3))
+    graph = Graph.from_edges(src, dst, 12, features=features, edge_labels=labels, edge_time=times, one_class=True)
+    return graph.split_by_time([0.6, 0.2, 0.2])
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_mean_of_earlier_labels_is_measured_beside_the_model(kind: str, ranks: int) -> None:
+    task = EdgeRegression(width=4) if kind == "numbers" else EdgeClassification(width=4, threshold=0.3)
+    source = timed_graph(kind)
+    graph, targets = task.prepare(source)
+    task.size_head(1 if kind == "numbers" else 2, 0)
+
+    def work(worker: Worker) -> tuple[dict[str, float], list[str]]:
+        rank_task = copy.deepcopy(task)
+        rank_task.begin(worker)
+        rank_task.head().double()
+        outputs = torch.zeros(len(worker.owned), 4, dtype=torch.float64)
+        figures = rank_task.measure(rank_task.row_outputs(outputs, worker), worker)
+        return figures, rank_task.score_warnings(figures)
+
+    (figures, lines), *others = on_ranks(graph, Grid(ranks, 1, 1), work, rows=targets)
+    assert all(other == (figures, lines) for other in others)
+    means, labels, split = last_labels(source, 1 if kind == "numbers" else 2)
+    test = (split == Split.TEST) & (~np.isnan(labels) if kind == "numbers" else labels >= 0)
+    if kind == "numbers":
+        reference = {"mae": np.abs(means[:, 0] - labels)[test].mean()}
+    else:
+        reference = {
+            "roc_auc": roc_auc_score(labels[test], means[test, 1]),
+            "average_precision": average_precision_score(labels[test], means[test, 1]),
+            "accuracy": np.mean((means[test, 1] >= 0.3) == labels[test]),
+        }
+    for name, value in reference.items():
+        assert figures[f"test_last_labels_{name}"] == pytest.approx(value, rel=1e-6)
+    assert not [name for name in figures if name.startswith("train_last_labels") or name.endswith("last_labels_loss")]
+    metric = task.progress.removeprefix("val_")
+    best = figures[f"test_last_labels_{metric}"]
+    assert f"and the mean of the destination's last 10 labels before each edge has {best:.4g}" in lines[0]
+    assert task.score_warnings(figures | {f"test_{metric}": 0.0 if kind == "numbers" else 1.0}) == []
+
+
+def test_edges_without_times_have_no_earlier_labels() -> None:
+    outputs = torch.zeros(GRAPH.num_nodes, 6, dtype=torch.float64)
+
+    def work(worker: Worker) -> dict[str, float]:
+        task = make_task()
+        task.head().double()
+        return task.measure(task.row_outputs(outputs, worker), worker)
+
+    (figures,) = on_ranks(GRAPH, Grid(1, 1, 1), work, rows=TARGETS)
+    assert not [name for name in figures if "last_labels" in name]
