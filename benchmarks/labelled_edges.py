@@ -6,7 +6,7 @@ the test figure of
 
 - what `job=init` and the printed command give, or one run with `--keys`
 - gradient boosting on the edge's columns and those of both ends
-- the same with the counts of the ends' edges (`inputs_of_head`)
+- the same with counts and labels of the ends' earlier edges (`inputs_of_head`)
 - a GraphSAGE of 30 lines in PyG, which scores the ends' rows and the edge's columns
 - the mean of the destination's last 10 labels before the edge, if edges have times.
   Unlike the models, it reads those of validation and test edges, too
@@ -46,7 +46,7 @@ from gnnkit.task.node_classification import EdgeClassification
 from gnnkit.task.regression import EdgeRegression
 
 SHARES, EPOCHS, WIDTH = [0.7, 0.15, 0.15], 200, 64
-NAMES = ("gnnkit", "boosting", "boosting with counts", "30 lines of PyG", "last labels")
+NAMES = ("gnnkit", "boosting", "boosting with counts and labels", "30 lines of PyG", "last labels")
 
 
 class Edges:
@@ -59,10 +59,10 @@ class Edges:
         self.graph = graph.split_by_time(SHARES) if timed else graph.draw_edge_split(SHARES, seed)
         self.task: LabelledEdges = EdgeRegression(scale="none") if numbers else EdgeClassification()
         self.rows, targets = self.task.read_rows(self.graph), edge_targets(self.graph, None)
-        self.ends, known = targets.rows, inputs_of_head(targets)
-        self.columns = np.hstack([known, *(np.asarray(graph.features)[end] for end in targets.rows.T)])
-        self.counts = np.arange(known.shape[1] - NUM_COUNTS, known.shape[1])
-        self.features = known[:, :-NUM_COUNTS]
+        self.ends, self.features = targets.rows, inputs_of_head(targets)[:, :-NUM_COUNTS]
+        inputs = inputs_of_head(targets, label_delay=0 if timed else None)
+        self.columns = np.hstack([inputs, *(np.asarray(graph.features)[end] for end in targets.rows.T)])
+        self.earlier = np.arange(self.features.shape[1], inputs.shape[1])  # columns that other edges give
         chosen = init._figure(self.rows, "edge_classification") or "val_accuracy"
         self.figure = "mae" if numbers else chosen.removeprefix("val_")
 
@@ -160,7 +160,7 @@ def row(folder: Path, seed: int, options: argparse.Namespace) -> tuple[str, list
         else:
             ours, verdict = by_commands(Path(name), keys, edges.figure, options.minutes)
     every = np.arange(edges.columns.shape[1])
-    boosted = [by_boosting(edges, columns, seed) for columns in (np.delete(every, edges.counts), every)]
+    boosted = [by_boosting(edges, columns, seed) for columns in (np.delete(every, edges.earlier), every)]
     figures = [ours, *boosted, by_pyg(edges, seed), by_last_labels(edges)]
     print(f"{folder.name}, seed {seed}: {edges.figure} {[round(one, 4) for one in figures]} {verdict}", flush=True)
     return edges.figure, figures

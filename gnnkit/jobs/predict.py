@@ -63,8 +63,8 @@ class TrainedRun:
         tensors, widths = weights.read(folder)
         worker = job.worker(comm, dtype=dtype)
         names = weights.class_names(folder)
-        _check_data(job, worker, widths)
-        if job.settings.job.needs_labels and not worker.rows.drawn:
+        _check_data(job, worker, widths, task)
+        if task.reads_labels or (job.settings.job.needs_labels and not worker.rows.drawn):
             data_names = job.prepared.class_names or map(str, range(worker.targets.num_classes))
             num_classes = widths.num_targets or widths.num_classes
             _check_classes(folder, names or map(str, range(num_classes)), data_names)
@@ -181,13 +181,14 @@ def _with_new_nodes(table: Array, places: Ids, worker: Worker) -> Array:  # [num
     return np.where(places[:, None] < 0, np.zeros((), table.dtype), table[places])
 
 
-def _check_data(job: RankJob, worker: Worker, widths: Widths) -> None:
+def _check_data(job: RankJob, worker: Worker, widths: Widths, task: Task) -> None:
     """Raises `UserError` for a graph that does not fit the trained model.
 
     Args:
         job: The job.
         worker: This rank.
         widths: The model's sizes.
+        task: The trained run's task.
     """
     data_widths, schema = job.widths(worker), job.schema
     _check_time(job, worker)
@@ -205,11 +206,11 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths) -> None:
     count, model_size = data_widths.num_classes, widths.num_classes
     if widths.num_targets:
         count, model_size = data_widths.num_targets, widths.num_targets
-    fits = count == model_size if worker.targets.label.ndim == 2 else count <= model_size
-    if job.settings.job.needs_labels and not fits:
+    fits = count == model_size if task.reads_labels or worker.targets.label.ndim == 2 else count <= model_size
+    if (task.reads_labels or job.settings.job.needs_labels) and not fits:
         raise UserError(
-            f"dataset has labels for {count} outputs, the model of {job.settings.checkpoint} has {model_size}: test it on "
-            "labels of the same outputs"
+            f"dataset has labels for {count} outputs, the model of {job.settings.checkpoint} has {model_size}: use labels of "
+            "the same outputs"
         )
 
 

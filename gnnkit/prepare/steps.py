@@ -81,7 +81,8 @@ def _hold_out_rows(draft: Draft, settings: Settings, needs: Needs) -> Draft:
             graph, rows = task.prepare_known(graph)
         graph = with_inputs(graph, settings.inputs)
     times = describe_times(draft.graph, graph, rows, settings) if needs.trains else []
-    return draft.then(graph, [*times, *rows.describe()], rows)
+    labels = [f"labels: {task.reads_labels}"] if task.reads_labels else []
+    return draft.then(graph, [*times, *rows.describe(), *labels], rows)
 
 
 def _choose_form(draft: Draft, settings: Settings, needs: Needs) -> Draft:

@@ -292,9 +292,7 @@ class Targets(TaskRows):
         if not self.labelled.any():
             return []
         counts = ", ".join(f"{len(self.of_split(part)):,} {name}" for name, part in SPLITS.items())
-        return [
-            f"edges: {np.count_nonzero(self.labelled):,} of {len(self):,} have a label ({counts}); labels are no inputs"
-        ]
+        return [f"edges: {np.count_nonzero(self.labelled):,} of {len(self):,} have a label ({counts})"]
 
     def save(self, folder: Path) -> None:
         save_rows(self, folder, _ARRAYS, ("num_classes",))

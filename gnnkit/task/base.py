@@ -83,6 +83,7 @@ class Task(ABC):
     timed: ClassVar[frozenset[str]] = frozenset()  # values of `write` that a row's time leaves undefined
     noun: ClassVar[str] = "node"  # noun for a predicted row, in messages
     embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
+    reads_labels: str = ""  # describes the known labels of other rows that predictions read
     reads_events: bool = False  # whether a score reads all events before its pair's time, also held-out ones
     window: int | None = None  # `Sampler.window` of the run, set before `prepare`
     monitored: str = ""  # name of the figure that selects the run's model, set before the first evaluation

@@ -118,7 +118,7 @@ class EdgeMLP(nn.Module):
     """Computes an edge's outputs from the embeddings of its ends and its features.
 
     The two-layer MLP reads both embeddings, their elementwise product, and the
-    standardised features.
+    standardised features. NaN in a feature is read as the training edges' mean.
     """
 
     mean: Tensor | None  # [edge_width] of the training edges' features, or None without features
@@ -149,7 +149,7 @@ class EdgeMLP(nn.Module):
         source, destination = outputs.unbind(-2)
         parts = [source, destination, source * destination]
         if features is not None and self.mean is not None and self.deviation is not None:
-            parts.append((features.to(outputs.dtype) - self.mean) / self.deviation)
+            parts.append(((features.to(outputs.dtype) - self.mean) / self.deviation).nan_to_num())
         result: Tensor = self.layers(torch.cat(parts, -1))
         return result
 

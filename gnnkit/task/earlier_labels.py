@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnnkit.graph import Ids, Labels, Split, labelled
+from gnnkit.graph import Floats, Ids, Labels, Split, labelled
 from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.sampler.targets import Targets
 
@@ -16,43 +16,62 @@ _LEAST = 1e-9  # share of a class without labels, whose logarithm is finite
 
 
 def earlier_labels(
-    nodes: Ids, times: Times, labels: npt.NDArray[np.floating], rows: Ids | None = None, last: int = LAST
+    nodes: Ids, times: Times, ends: Ids, edge_times: Times, labels: npt.NDArray[np.floating], last: int | None = LAST
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Averages the labels of the last edges of each row's node, before the row's time.
+    """Averages the labels of the last edges of each node before a time.
 
-    Equal times do not see each other. Among them, later edges of the list are the last
-    ones. The label of an edge without a time is never read, and such a row has no
-    earlier labels. A row's result depends on its own node's earlier edges alone.
+    Edges at the time itself are later. Among equal times, later edges of the list are
+    the last ones. The label of an edge without a time is never read, and a node without
+    a time has no earlier labels. Results depend on the node's own earlier edges alone.
 
     Args:
-        nodes: [n] the node of each edge, such as its destination.
-        times: [n] the edges' times, with `ALWAYS` or `NEVER` for none.
+        nodes: [k] nodes.
+        times: [k] their times, with `ALWAYS` or `NEVER` for none.
+        ends: [n] the node that each edge belongs to, such as its destination.
+        edge_times: [n] the edges' times.
         labels: [n, outputs] numbers, or a column of 0 and 1 for each class. NaN where
             unknown. Edges with NaN alone are skipped.
-        rows: [k] positions of the edges to compute. None: all edges.
-        last: Number of labels to average.
+        last: Number of labels to average. If None, all.
 
     Returns:
         Means over the known numbers [k, outputs], NaN without any, and the number of
         edges that are averaged [k], at most `last`.
     """
-    has_time = (times != ALWAYS) & (times != NEVER)
-    rank, num_times = np.unique(times, return_inverse=True)[1], len(times)
-    node_rank = np.unique(nodes, return_inverse=True)[1]
-    codes = node_rank * num_times + rank  # ordered by node, then by time
-    history = np.flatnonzero(has_time & ~np.isnan(labels).all(1))
-    history = history[np.argsort(codes[history], kind="stable")]
-    places = np.arange(len(nodes)) if rows is None else np.asarray(rows)
-    end = np.searchsorted(codes[history], codes[places])
-    begin = np.searchsorted(codes[history], node_rank[places] * num_times)
-    counts = np.where(has_time[places], np.minimum(end - begin, last), 0)
-    sums, num_known = np.zeros((2, len(places), labels.shape[1]))
-    for lag in range(1, last + 1):  # differences of running sums would depend on other nodes
-        reached = np.flatnonzero(counts >= lag)
-        values = labels[history[end[reached] - lag]]
-        sums[reached] += np.nan_to_num(values)
-        num_known[reached] += ~np.isnan(values)
+    history = np.flatnonzero((edge_times != ALWAYS) & (edge_times != NEVER) & ~np.isnan(labels).all(1))
+    history = history[np.lexsort((edge_times[history], ends[history]))]  # by node, then by time
+    moments = np.unique(edge_times[history])
+    codes = ends[history].astype(np.int64) * (len(moments) + 1) + np.searchsorted(moments, edge_times[history])
+    first = nodes.astype(np.int64) * (len(moments) + 1)
+    begin, end = (np.searchsorted(codes, first + place) for place in (0, np.searchsorted(moments, times)))
+    counts = np.where((times == ALWAYS) | (times == NEVER), 0, end - begin)
+    values = np.hstack([np.nan_to_num(labels[history]), ~np.isnan(labels[history])])
+    sums = np.zeros((len(nodes), values.shape[1]))
+    if last is None:
+        reached, values = np.flatnonzero(counts), _running_sums(values, ends[history])
+        sums[reached] = values[end[reached] - 1]
+    else:
+        counts = np.minimum(counts, last)
+        for lag in range(1, last + 1):
+            reached = np.flatnonzero(counts >= lag)
+            sums[reached] += values[end[reached] - lag]
+    sums, num_known = np.split(sums, 2, 1)
     return np.divide(sums, num_known, out=np.full_like(sums, np.nan), where=num_known > 0), counts
+
+
+def _running_sums(values: Floats, nodes: Ids) -> Floats:  # [n, width]
+    """Adds to each row those before it of the same node, without a bit of other nodes.
+
+    Args:
+        values: [n, width] rows.
+        nodes: [n] their nodes, each in consecutive rows.
+    """
+    _, first, sizes = np.unique(nodes, return_index=True, return_counts=True)
+    order, step = np.argsort(first), 1
+    places = np.arange(len(nodes)) - np.repeat(first[order], sizes[order])  # within the node's rows
+    while (reached := np.flatnonzero(places >= step)).size:
+        values[reached] += values[reached - step]
+        step *= 2
+    return values
 
 
 def label_columns(label: Labels, num_classes: int) -> npt.NDArray[np.float64]:  # [n, num_classes]
@@ -85,7 +104,8 @@ def outputs_of_labels(edges: Targets, rows: Ids, width: int) -> Tensor | None:  
     if edges.time is None or edges.label.dtype.kind == "b":
         return None
     columns = label_columns(edges.label, width)
-    means = earlier_labels(edges.rows[:, 1], edges.time, columns, rows)[0]
+    destinations = edges.rows[:, 1]
+    means = earlier_labels(destinations[rows], edges.time[rows], destinations, edges.time, columns)[0]
     train = columns[edges.of_split(Split.TRAIN)]
     usual = np.nansum(train, 0) / np.maximum((~np.isnan(train)).sum(0), 1)
     outputs = torch.from_numpy(np.where(np.isnan(means), usual, means))

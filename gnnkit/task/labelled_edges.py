@@ -25,7 +25,7 @@ from gnnkit.sampler.targets import LinkRelation, Targets, count_classes, targets
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import NodeTask
 from gnnkit.task.decoder import EdgeMLP
-from gnnkit.task.earlier_labels import LAST, outputs_of_labels
+from gnnkit.task.earlier_labels import LAST, earlier_labels, label_columns, outputs_of_labels
 from gnnkit.task.link_relation import read_relation, relation_number
 from gnnkit.task.link_split import with_edges_before
 from gnnkit.utils.checks import Array
@@ -33,6 +33,8 @@ from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
 
 BASELINE = "last_labels"  # in names of figures, such as `test_last_labels_mae`
 NUM_COUNTS = 4  # columns that `inputs_of_head` adds
+NUM_MEANS = 8  # columns that it adds for each class or number, with `label_delay`
+_MAX_DELAY = 2**62
 _PIECE = 2**16  # edges whose outputs are computed together
 
 
@@ -48,8 +50,8 @@ class LabelledEdges(NodeTask):
     The constructor takes the keys of both classes. `read`, `losses`, `counts`,
     `figures` and `predict` of the other class then receive edges instead of nodes.
 
-    A predicted edge passes messages, because its existence is known. Its label is not a
-    feature. Edges without a label are predicted, but not learned from.
+    A predicted edge passes messages, because its existence is known. Its own label is
+    no input. Edges without a label are predicted, but not learned from.
 
     Args:
         key: The task's name, for messages.
@@ -57,6 +59,10 @@ class LabelledEdges(NodeTask):
         edge_features: Whether the MLP reads the edges' features and counts.
         relation: Name of the relation of the edges, as for `LinkPrediction`. If None,
             the only one, or all edges for models that read no types.
+        label_delay: Time after an edge at which its label is known, in the unit of
+            times. For each end, the MLP then reads the mean labels of the edges out of
+            it and into it that are older than this, also of held-out edges: of the last
+            ten, and of all. If None, no labels.
     """
 
     pairs, noun, labels_nodes = True, "edge", False
@@ -68,11 +74,16 @@ class LabelledEdges(NodeTask):
         width: int = 64,
         edge_features: bool = True,
         relation: str | Sequence[str] | None = None,
+        label_delay: int | None = None,
     ) -> None:
         self.key = key
         self.width = whole("task.width", width, 1, MAX_WIDTH)
         self.edge_features = switch("task.edge_features", edge_features)
         self.relation = read_relation(relation)
+        self.label_delay = None if label_delay is None else whole("task.label_delay", label_delay, 0, _MAX_DELAY)
+        if label_delay is not None:
+            age = f", older than {label_delay:,}" if label_delay else ""
+            self.reads_labels = f"predictions read those of earlier edges{age}, also of held-out ones"
         self._sizes: tuple[int, int] | None = None  # outputs and edge features, set by `size_head`
         self._unit: tuple[Array, Array] | None = None  # mean and deviation of the features, set by `begin`
         self._head: EdgeMLP | None = None
@@ -95,8 +106,11 @@ class LabelledEdges(NodeTask):
         return _without_labels(_before_split(graph), rows.class_names), self._with_features(graph, targets)
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Targets]:
-        targets = self._with_features(graph, edge_targets(graph, self.relation))
-        return _without_labels(graph, graph.edge_class_names), targets
+        targets, names = edge_targets(graph, self.relation), graph.edge_class_names
+        if self.reads_labels and graph.edge_labels is not None:
+            rows = self._read_targets(targets, names)
+            targets, names = replace(targets, label=rows.labels, num_classes=rows.num_classes), rows.class_names
+        return _without_labels(graph, names), self._with_features(graph, targets)
 
     def read_rows(self, graph: Graph) -> Graph:
         return self._read_targets(edge_targets(graph, self.relation), graph.edge_class_names)
@@ -109,14 +123,24 @@ class LabelledEdges(NodeTask):
         return self.read(Graph(no_edges, features, targets.label, targets.split, class_names=class_names))
 
     def _with_features(self, graph: Graph, targets: Targets) -> Targets:
-        columns = _with_counts(targets, _after_newest(graph), self.window) if self.edge_features else None
-        return replace(targets, features=columns)
+        parts = [_with_counts(targets, _after_newest(graph), self.window)] if self.edge_features else []
+        if self.label_delay is not None:
+            if graph.edge_time is None or graph.edge_labels is None:
+                needed = "times: dataset.time" if graph.edge_time is None else "known labels: dataset.edge_label"
+                raise UserError(
+                    f"task.label_delay={self.label_delay}: predictions read labels of earlier edges, so edges need {needed} "
+                    "names their column (null: read no labels)"
+                )
+            parts.append(_labels_before(targets, self.label_delay))
+        return replace(targets, features=np.hstack(parts) if parts else None)
 
     def num_outputs(self, num_classes: int) -> int:
         return self.width
 
     def size_head(self, num_outputs: int, edge_width: int) -> None:
-        self._sizes = num_outputs, edge_width + NUM_COUNTS if self.edge_features else 0
+        num_outputs = max(num_outputs, 1)
+        width = edge_width + NUM_COUNTS if self.edge_features else 0
+        self._sizes = num_outputs, width + NUM_MEANS * num_outputs * bool(self.reads_labels)
 
     def begin(self, worker: Worker) -> None:
         super().begin(worker)
@@ -128,7 +152,7 @@ class LabelledEdges(NodeTask):
         if self._head is None:
             assert self._sizes is not None, "size_head is called first"
             num_outputs, edge_width = self._sizes
-            self._head = EdgeMLP(self.width, edge_width, max(num_outputs, 1), self._unit if edge_width else None)
+            self._head = EdgeMLP(self.width, edge_width, num_outputs, self._unit if edge_width else None)
         return self._head
 
     def losses_of(self, out: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:
@@ -180,9 +204,10 @@ class LabelledEdges(NodeTask):
             if baseline is None or name not in metrics:
                 continue
             gain = baseline - metrics[name] if self.is_lower_better(name) else metrics[name] - baseline
+            cure = "" if self.reads_labels else ": with task.label_delay=0, predictions read these labels"
             text = (
                 f"the model is worse than a rule that learns nothing: {name}={metrics[name]:.4g}, and the mean of the "
-                f"destination's last {LAST} labels before each edge has {baseline:.4g}"
+                f"destination's last {LAST} labels before each edge has {baseline:.4g}{cure}"
             )
             return [text, *lines] if gain < 0 else lines
         return lines
@@ -214,14 +239,19 @@ def edge_targets(graph: Graph, name: str | None) -> Targets:
 
 
 def inputs_of_head(
-    edges: Graph | Targets, relation: str | Sequence[str] | None = None, window: int | None = None
+    edges: Graph | Targets,
+    relation: str | Sequence[str] | None = None,
+    window: int | None = None,
+    label_delay: int | None = None,
 ) -> Floats:
     """Returns the inputs of the MLP besides embeddings, [n, edge_width + 4].
 
     An edge's features are followed by log(1 + count) of the edges out of the source,
     into the source, out of the destination, and into the destination. Unlike means over
     neighbours, these counts describe how active the ends are. Edges with times count
-    earlier edges only, and edges without a time count all.
+    earlier edges only, and edges without a time count all. With `label_delay`, the mean
+    labels of these four kinds of edges follow, of the last ten and of all: 8 columns
+    for each class or number, with NaN where no label is known.
 
     Args:
         edges: A task's rows, or a graph, whose edges are rows in the order of the edge
@@ -229,10 +259,14 @@ def inputs_of_head(
         relation: The relation of a graph's rows, as `task.relation` of the run.
         window: Age up to which edges are counted, as `sampler.window` of the run. Rows
             without a time are then as of the newest edge. If None, no limit.
+        label_delay: `task.label_delay` of the run.
     """
     if isinstance(edges, Targets):
-        return _with_counts(edges, NEVER if edges.time is None else newest(edges.time) + 1, window)
-    return _with_counts(edge_targets(edges, read_relation(relation)), _after_newest(edges), window)
+        rows, later = edges, NEVER if edges.time is None else newest(edges.time) + 1
+    else:
+        rows, later = edge_targets(edges, read_relation(relation)), _after_newest(edges)
+    counted = _with_counts(rows, later, window)
+    return counted if label_delay is None else np.hstack([counted, _labels_before(rows, label_delay)])
 
 
 def _after_newest(graph: Graph) -> int:
@@ -279,6 +313,26 @@ def _count_visible(pairs: Ids, time: Times, later: int, window: int | None) -> l
     return [count(codes, end.astype(np.int64)) for end in pairs.T for codes in occurrences]
 
 
+def _labels_before(rows: Targets, delay: int) -> Floats:  # [n, NUM_MEANS * num_classes]
+    """Averages known labels of the edges out of and into each end, of the last and all.
+
+    Args:
+        rows: The rows, with times.
+        delay: As for `LabelledEdges.label_delay`.
+    """
+    assert rows.time is not None, "the task checks it"
+    has_time = (rows.time != ALWAYS) & (rows.time != NEVER)
+    known_until = np.where(has_time, np.maximum(rows.time, ALWAYS + 1 + delay) - delay, ALWAYS)
+    labels = label_columns(rows.label, rows.num_classes)
+    means = [
+        earlier_labels(nodes, known_until, ends, rows.time, labels, last)[0]
+        for nodes in rows.rows.T
+        for ends in rows.rows.T
+        for last in (LAST, None)
+    ]
+    return np.hstack(means).astype(np.float32)
+
+
 def check_pairs(name: str, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
     """Raises `UserError` for a strategy or a sampler without batches of pairs.
 
@@ -297,10 +351,11 @@ def check_pairs(name: str, strategy: ExecutionStrategy, sampler: Sampler | None)
 
 
 def _moments(features: Floats, rows: Ids) -> tuple[Array, Array]:  # [width] twice
-    """Returns mean and deviation of some rows, which are read in pieces."""
+    """Returns mean and deviation of rows' numbers, which are read in pieces."""
     pieces = np.split(rows, range(_PIECE, len(rows), _PIECE))
-    mean = sum(features[piece].sum(0, dtype=np.float64) for piece in pieces) / max(len(rows), 1)
-    variance = sum(np.square(features[piece] - mean).sum(0) for piece in pieces) / max(len(rows), 1)
+    counts = np.maximum(sum((~np.isnan(features[piece])).sum(0) for piece in pieces), 1)
+    mean = sum(np.nansum(features[piece], 0, dtype=np.float64) for piece in pieces) / counts
+    variance = sum(np.nansum(np.square(features[piece] - mean), 0) for piece in pieces) / counts
     return mean, np.sqrt(variance)
 
 

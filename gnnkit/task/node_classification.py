@@ -233,13 +233,14 @@ class EdgeClassification(LabelledEdges, NodeClassification):
         width: int = 64,
         edge_features: bool = True,
         relation: str | Sequence[str] | None = None,
+        label_delay: int | None = None,
         class_weights: str | Sequence[float] | None = AUTO,
         threshold: str | float | None = AUTO,
         calibration: str | None = AUTO,
     ) -> None:
         """Stores the keys, those of `LabelledEdges` and `NodeClassification`."""
         NodeClassification.__init__(self, class_weights, threshold, calibration)
-        LabelledEdges.__init__(self, "edge_classification", width, edge_features, relation)
+        LabelledEdges.__init__(self, "edge_classification", width, edge_features, relation, label_delay)
 
 
 def _as_classes(graph: Graph, task: str, noun: str) -> Graph:

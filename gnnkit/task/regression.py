@@ -138,12 +138,13 @@ class EdgeRegression(LabelledEdges, Regression):
         width: int = 64,
         edge_features: bool = True,
         relation: str | Sequence[str] | None = None,
+        label_delay: int | None = None,
         loss: str = "squared",
         scale: str = "standard",
     ) -> None:
         """Stores the keys, those of `LabelledEdges` and `Regression`."""
         Regression.__init__(self, loss, scale)
-        LabelledEdges.__init__(self, "edge_regression", width, edge_features, relation)
+        LabelledEdges.__init__(self, "edge_regression", width, edge_features, relation, label_delay)
 
 
 def _errors(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # [k, numbers] twice

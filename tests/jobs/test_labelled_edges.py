@@ -101,6 +101,27 @@ def test_a_loaded_model_and_its_head_compute_the_predictions(tmp_path: Path, tas
         assert run["train_roc_auc"] > 0.7
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_predictions_read_earlier_labels_that_the_data_has(tmp_path: Path, task: str) -> None:
+    graph, key = labelled_graph(task), "task.label_delay=0"
+    graph = graph.evolve(edge_time=np.arange(graph.num_edges) % 50, edge_split=None).split_by_time([0.6, 0.2, 0.2])
+    keys = [key, "model.aggregator=none"]  # a run's edges pass messages up to the split, a prediction's all
+    run = train(graph, tmp_path / "run", task, *keys, model="sage", write=["predictions"])
+    gnnkit.predict(run.folder, graph, folder=tmp_path / "again", workers=1, write=["predictions"], **KEYS)
+    rows = [np.load(tmp_path / folder / "predictions.npy") for folder in ("run", "again")]
+    np.testing.assert_allclose(rows[0], rows[1], rtol=1e-9, atol=1e-11)
+    with pytest.raises(UserError, match=r"edges need known labels: dataset\.edge_label"):
+        gnnkit.predict(run.folder, graph.evolve(edge_labels=None, edge_split=None), folder=tmp_path / "third", **KEYS)
+    if task == "edge_classification":
+        for names, message in (
+            (["fine", "odd"], "class 1 is odd, and fraud in the model"),
+            (["a", "fine", "fraud"], "labels for 3 outputs"),
+        ):
+            other = graph.evolve(edge_class_names=names)
+            with pytest.raises(UserError, match=message):
+                gnnkit.predict(run.folder, other, folder=tmp_path / "fourth", **KEYS)
+
+
 class Net(nn.Module):
     """PyG's call, without edge features."""
 
@@ -216,9 +237,7 @@ def test_the_summary_says_what_is_labelled_and_that_edges_pass_messages(
 ) -> None:
     train(labelled_graph(), tmp_path / "run", "edge_classification")
     printed = capfd.readouterr()
-    assert "edges: 266 of 300 have a label (160 train, 53 val, 53 test); labels are no inputs" in (
-        printed.out + printed.err
-    )
+    assert "edges: 266 of 300 have a label (160 train, 53 val, 53 test)" in (printed.out + printed.err)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert set(result["per_class"]["test"]) == {"fine", "fraud"}
     assert result["test_roc_auc"] is not None

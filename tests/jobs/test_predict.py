@@ -148,7 +148,7 @@ def test_several_labels_of_a_node_are_tested_with_the_columns_of_training(tmp_pa
     graph = replace(small_graph(), labels=labels, class_names=("a", "b", "c"))
     run = train(tmp_path / "run", graph=graph, task="multilabel", workers=1, write=[]).folder
     fewer = replace(graph, labels=labels[:, :2], class_names=("a", "b"))
-    with pytest.raises(UserError, match=r"labels for 2 outputs, the model of .*run has 3: test it on"):
+    with pytest.raises(UserError, match=r"labels for 2 outputs, the model of .*run has 3: use labels of"):
         gnnkit.predict(run, fewer, job="test", folder=tmp_path / "fewer", workers=1, comm="threads", **BARE)
 
 

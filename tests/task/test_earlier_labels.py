@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,15 +14,17 @@ TIMES = st.sampled_from([ALWAYS, NEVER, -1, 0, 1, 2, 3])
 LABELS = st.lists(st.sampled_from([np.nan, 0.1, 0.7, 5.0]), min_size=2, max_size=2)
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), TIMES, LABELS), max_size=14), st.integers(1, 4))
-def test_means_equal_a_loop_over_earlier_edges(edges: list[tuple[int, int, list[float]]], last: int) -> None:
+@given(st.lists(st.tuples(st.integers(0, 2), TIMES, LABELS), max_size=14), st.one_of(st.none(), st.integers(1, 4)))
+def test_means_equal_a_loop_over_earlier_edges(edges: list[tuple[int, int, list[float]]], last: int | None) -> None:
     nodes, times = (np.array([edge[part] for edge in edges], np.int64) for part in (0, 1))
     labels = np.array([edge[2] for edge in edges]).reshape(-1, 2)
-    means, counts = earlier_labels(nodes, times, labels, last=last)
+    means, counts = earlier_labels(nodes, times, nodes, times, labels, last)
     timed = [row for row in np.argsort(times, kind="stable") if times[row] not in (ALWAYS, NEVER)]
     for row in range(len(edges)):
         visible = [other for other in timed if nodes[other] == nodes[row] and times[other] < times[row]]
-        visible = [other for other in visible if not np.isnan(labels[other]).all()][-last:] if row in timed else []
+        visible = (
+            [other for other in visible if not np.isnan(labels[other]).all()][-(last or 0) :] if row in timed else []
+        )
         assert counts[row] == len(visible)
         for column in range(2):
             values = labels[visible, column]
@@ -29,20 +32,21 @@ def test_means_equal_a_loop_over_earlier_edges(edges: list[tuple[int, int, list[
             np.testing.assert_allclose(means[row, column], reference, rtol=1e-15)
 
 
-def test_the_future_and_other_nodes_change_no_bit() -> None:
+@pytest.mark.parametrize("last", [3, None])
+def test_the_future_and_other_nodes_change_no_bit(last: int | None) -> None:
     rng = np.random.default_rng(0)
-    nodes, times = rng.integers(0, 9, 400), rng.integers(0, 50, 400)
+    ends, times = rng.integers(0, 9, 400), rng.integers(0, 50, 400)
     labels = rng.normal(size=(400, 1))
-    rows = np.flatnonzero((times <= 30) & (nodes > 4))
-    means = earlier_labels(nodes, times, labels, rows)[0]
-    changed = np.where(((times >= 30) | (nodes <= 4))[:, None], 1e12 * labels, labels)
-    np.testing.assert_array_equal(means, earlier_labels(nodes, times, changed, rows)[0])
-    np.testing.assert_array_equal(means, earlier_labels(nodes, times, labels)[0][rows])
+    rows = np.flatnonzero((times <= 30) & (ends > 4))
+    means = earlier_labels(ends[rows], times[rows], ends, times, labels, last)[0]
+    changed = np.where(((times >= 30) | (ends <= 4))[:, None], 1e12 * labels, labels)
+    np.testing.assert_array_equal(means, earlier_labels(ends[rows], times[rows], ends, times, changed, last)[0])
+    np.testing.assert_array_equal(means, earlier_labels(ends, times, ends, times, labels, last)[0][rows])
 
 
 def test_times_in_nanoseconds_are_exact() -> None:
-    times = 1_700_000_000_000_000_000 + np.arange(3)
-    means, counts = earlier_labels(np.zeros(3, np.int64), times, np.array([[1.0], [3.0], [9.0]]))
+    nodes, times = np.zeros(3, np.int64), 1_700_000_000_000_000_000 + np.arange(3)
+    means, counts = earlier_labels(nodes, times, nodes, times, np.array([[1.0], [3.0], [9.0]]))
     np.testing.assert_array_equal(means[:, 0], [np.nan, 1.0, 2.0])
     np.testing.assert_array_equal(counts, [0, 1, 2])
 

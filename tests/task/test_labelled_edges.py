@@ -29,6 +29,7 @@ from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.task.earlier_labels import label_columns
 from gnnkit.task.labelled_edges import LabelledEdges, inputs_of_head
 from gnnkit.task.node_classification import EdgeClassification, NodeClassification
 from gnnkit.task.regression import EdgeRegression
@@ -324,6 +325,55 @@ def test_the_head_counts_the_edges_that_are_visible_at_each_rows_time(window: in
         ]
         counts = [(of[np.array(values)] == end).sum() for end in ends for of in (src, dst)]
         np.testing.assert_allclose(columns[row], np.log1p(counts), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+@pytest.mark.parametrize("delay", [0, 5, 2**62])
+def test_the_head_reads_the_labels_that_are_known_at_each_rows_time(kind: str, delay: int) -> None:
+    graph = timed_graph(kind)
+    task = (EdgeRegression if kind == "numbers" else EdgeClassification)(label_delay=delay)
+    _, targets = task.prepare(graph)
+    assert targets.features is not None
+    assert targets.time is not None
+    np.testing.assert_array_equal(inputs_of_head(graph, label_delay=delay), targets.features)
+    np.testing.assert_array_equal(task.prepare_known(graph)[1].features, targets.features)  # type: ignore[union-attr]
+    labels = label_columns(targets.label, targets.num_classes)
+    (src, dst), times = targets.rows.T, targets.time
+    for row in range(0, len(targets), 7):
+        expected = []
+        for end in targets.rows[row]:
+            for of in (src, dst):
+                known = np.flatnonzero((of == end) & (times < int(times[row]) - delay) & ~np.isnan(labels).any(1))
+                known = known[np.argsort(times[known], kind="stable")]
+                expected += [
+                    labels[part].mean(0) if len(part) else np.full(labels.shape[1], np.nan)
+                    for part in (known[-10:], known)
+                ]
+        np.testing.assert_allclose(targets.features[row, 4:], np.hstack(expected), rtol=1e-6)
+
+
+def test_no_label_is_read_without_times_or_labels_and_the_reason_names_the_keys() -> None:
+    graph = timed_graph("classes")
+    task = EdgeClassification(label_delay=0)
+    with pytest.raises(UserError, match=r"task.label_delay=0: .* so edges need times: dataset.time names their column"):
+        task.prepare(graph.evolve(edge_time=None, time_borders=None))
+    with pytest.raises(UserError, match=r"edges need known labels: dataset.edge_label names their column"):
+        task.prepare_known(replace(graph, edge_labels=None, edge_split=None))
+    with pytest.raises(UserError, match=r"task.label_delay=-1 must be"):
+        EdgeClassification(label_delay=-1)
+
+
+def test_labels_after_a_rows_time_change_no_input() -> None:
+    graph = timed_graph("numbers")
+    assert graph.edge_labels is not None
+    assert graph.edge_time is not None
+    before = inputs_of_head(graph, label_delay=0)
+    later = graph.edge_time >= np.median(graph.edge_time)
+    after = inputs_of_head(replace(graph, edge_labels=np.where(later, 1e9, graph.edge_labels)), label_delay=0)
+    order = np.argsort(graph.edge_positions)
+    rows = ~later[order] | (graph.edge_time[order] == graph.edge_time[later].min())
+    np.testing.assert_array_equal(before[rows], after[rows])
+    assert not np.array_equal(before[~rows], after[~rows], equal_nan=True)
 
 
 def test_rows_of_a_relation_count_its_edges_alone() -> None:

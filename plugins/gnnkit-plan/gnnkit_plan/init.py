@@ -61,6 +61,9 @@ _LABELS = "by trials: predictions need the labels of training nodes, too"
 _DEGREE = "by trials: labels depend on the number of edges"
 _SKIP = "by trials: neighbours say little, so outputs read the node's row directly, too"
 _RECENT = "if they depend on recent edges, compare model=gin with sampler.time=window (docs/howto/labelled-edges.md)"
+_KNOWN = (
+    "reads labels of earlier edges, as if known at once. If not: the time until they are known, or null to read none"
+)
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections with a YAML file per option
 
 
@@ -425,6 +428,8 @@ def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
         kind = "regression" if graph.edge_labels.dtype.kind == "f" else "classification"
         recent = "" if graph.edge_time is None else f"; {_RECENT}"
         yield KeyChoice("task", f"edge_{kind}", f"edges have labels{recent}")
+        if graph.edge_time is not None:
+            yield KeyChoice("task.label_delay", 0, _KNOWN)
         relations = np.unique([] if graph.edge_types is None else graph.edge_types[labelled(graph.edge_labels)])
         if len(relations) == 1 and graph.relations is not None and len(graph.relations) > 1:
             yield KeyChoice("task.relation", graph.relations[relations[0]].edge_type, "its edges have the labels")
