@@ -47,6 +47,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "dataset.until": [2.5, [2026]],
     "dataset.bipartite": ["users", 2],
     "task.edge_features": ["amount", 2],
+    "task.label_delay": [-1, 2.5, "now", 2**63],
     "dataset.missing": ["none", 3, [3], [-999.0]],
     "dataset.num_nodes": COUNT,
     "dataset.num_edges": [-1],

@@ -367,6 +367,7 @@ def test_labels_after_a_rows_time_change_no_input() -> None:
     graph = timed_graph("numbers")
     assert graph.edge_labels is not None
     assert graph.edge_time is not None
+    assert graph.edge_positions is not None
     before = inputs_of_head(graph, label_delay=0)
     later = graph.edge_time >= np.median(graph.edge_time)
     after = inputs_of_head(replace(graph, edge_labels=np.where(later, 1e9, graph.edge_labels)), label_delay=0)
