@@ -373,12 +373,12 @@ class NodeTable:
             if in_order and not is_consecutive(column, rows):
                 in_order = False
                 parts = [pa.array(np.arange(rows), column.type)] if rows else []
-                size = 2 * (sum(part.nbytes for part in parts) + _ID_BYTES * rows)
+                size = 2 * sum(part.nbytes for part in parts) + _ID_BYTES * rows
             rows += len(column)
             if in_order:
                 continue
             parts.append(column)
-            size += 2 * (column.nbytes + _ID_BYTES * len(column))  # as they are read, and in `IdTable`
+            size += 2 * column.nbytes + _ID_BYTES * len(column)  # as they are read, and in `IdTable`
             if size > room.memory:
                 raise room.too_little(f"the ids of {source.title} do not fit, {rows:,} of them so far", size)
         if in_order and rows:
