@@ -20,6 +20,7 @@ from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
 
 REVERSE = -1  # value of `edge_split` for an added reverse edge, which no task predicts
+CONTEXT = -2  # value of `edge_split` for an edge that job=predict reads, but does not predict
 
 
 def read_edge_labels(values: object, num_edges: int) -> Labels:
@@ -31,11 +32,13 @@ def read_edge_labels(values: object, num_edges: int) -> Labels:
 
 
 def read_edge_split(values: object, num_edges: int) -> Array:
-    """Reads the split of edges [num_edges]: values of `Split`, or `REVERSE`."""
+    """Reads the split of edges [num_edges]: `Split`, `REVERSE` or `CONTEXT`."""
     split = checks.array("edge_split", values)
-    is_added = split == REVERSE if split.dtype == np.int8 else np.zeros(split.shape, np.bool_)
+    is_marked = np.isin(split, (REVERSE, CONTEXT)) if split.dtype == np.int8 else np.zeros(split.shape, np.bool_)
     try:
-        return np.where(is_added, np.int8(REVERSE), Split.of(split * ~is_added if is_added.any() else split, num_edges))
+        if not is_marked.any():
+            return Split.of(split, num_edges)
+        return np.where(is_marked, split, Split.of(split * ~is_marked, num_edges))
     except UserError as error:
         raise UserError(f"edges: {error}") from error
 

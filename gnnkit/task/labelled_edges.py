@@ -14,7 +14,7 @@ from gnnkit.engine import Tally
 from gnnkit.engine.remote import Lookup, Reach
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, Split
-from gnnkit.graph.edge_columns import REVERSE
+from gnnkit.graph.edge_columns import CONTEXT, REVERSE
 from gnnkit.graph.edge_order import visible_from
 from gnnkit.graph.times import ALWAYS, NEVER, Times, before_window, newest
 from gnnkit.graph.types import offsets_of, take
@@ -35,7 +35,8 @@ BASELINE = "last_labels"  # in names of figures, such as `test_last_labels_mae`
 NUM_COUNTS = 4  # columns that `inputs_of_head` adds
 NUM_MEANS = 8  # columns that it adds for each class or number, with `label_delay`
 _MAX_DELAY = 2**62
-_PIECE = 2**16  # edges whose outputs are computed together
+_PIECE = 2**16  # rows whose moments are computed together
+_BATCH = 2**12  # edges whose outputs are computed together. A product's last bits depend on its number of rows
 
 
 class LabelledEdges(NodeTask):
@@ -110,7 +111,11 @@ class LabelledEdges(NodeTask):
         if self.reads_labels and graph.edge_labels is not None:
             rows = self._read_targets(targets, names)
             targets, names = replace(targets, label=rows.labels, num_classes=rows.num_classes), rows.class_names
-        return _without_labels(graph, names), self._with_features(graph, targets)
+        targets = self._with_features(graph, targets)
+        if (is_context := targets.split == CONTEXT).any():
+            targets = targets.take(np.flatnonzero(~is_context))
+            targets = replace(targets, ids=np.arange(len(targets)))
+        return _without_labels(graph, names), targets
 
     def read_rows(self, graph: Graph) -> Graph:
         return self._read_targets(edge_targets(graph, self.relation), graph.edge_class_names)
@@ -173,10 +178,11 @@ class LabelledEdges(NodeTask):
                 self._reach_cache = worker, *lookup.find(targets.rows)
             _, reach, ends = self._reach_cache
             embeddings = reach(outputs)
-        for begin in range(0, max(len(targets), 1), _PIECE):
-            piece = slice(begin, begin + _PIECE)
+        for begin in range(0, max(len(targets), 1), _BATCH):
+            piece = slice(begin, begin + _BATCH)
             features = None if targets.features is None else torch.from_numpy(np.array(targets.features[piece]))
-            parts.append(head(embeddings[ends[piece]], None if features is None else features.to(outputs.device)))
+            columns = None if features is None else _padded(features.to(outputs.device))
+            parts.append(head(_padded(embeddings[ends[piece]]), columns)[: len(targets) - begin])
         return torch.cat(parts)
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
@@ -331,6 +337,11 @@ def _labels_before(rows: Targets, delay: int) -> Floats:  # [n, NUM_MEANS * num_
         for last in (LAST, None)
     ]
     return np.hstack(means).astype(np.float32)
+
+
+def _padded(rows: Tensor) -> Tensor:  # [_BATCH, ...]
+    """Appends rows of zeros, so that all outputs are computed alike."""
+    return torch.cat([rows, rows.new_zeros(_BATCH - len(rows), *rows.shape[1:])])
 
 
 def check_pairs(name: str, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:

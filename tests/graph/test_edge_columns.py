@@ -11,7 +11,7 @@ from gnnkit_formats.duplicates import JOIN, without_duplicates
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, EdgeColumns, Graph
-from gnnkit.graph.edge_columns import REVERSE, RULES
+from gnnkit.graph.edge_columns import CONTEXT, REVERSE, RULES, read_edge_split
 from gnnkit.partition.loops import AddedLoops
 from gnnkit.partition.shard import Shard, uncut
 
@@ -123,3 +123,10 @@ def test_other_weights_keep_the_edges() -> None:
     assert csc.weighted(None).weight is None
     with pytest.raises(UserError, match=r"^weight has shape \[3\]"):
         csc.weighted(np.ones(3))
+
+
+def test_marks_of_edges_are_kept_beside_their_split() -> None:
+    split = np.array([REVERSE, 1, CONTEXT, 3], np.int8)
+    np.testing.assert_array_equal(read_edge_split(split, 4), split)
+    with pytest.raises(UserError, match="split"):
+        read_edge_split(np.array([-3, 1], np.int8), 2)

@@ -264,8 +264,6 @@ def test_what_computes_rows_of_nodes_refuses_a_task_of_edges(tmp_path: Path) -> 
     run = train(graph, tmp_path / "run", "edge_classification")
     with pytest.raises(UserError, match=r"export: the task predicts edges, .* only rows of nodes are exported"):
         gnnkit.export(run.folder, tmp_path / "model.pt2")
-    with pytest.raises(UserError, match="task=edge_classification predicts pairs of nodes: serve the tables"):
-        gnnkit.serve(run.folder, graph)
     with pytest.raises(UserError, match="job=explain: task=edge_classification predicts pairs of nodes"):
         gnnkit.predict(run.folder, graph, overrides=["nodes=[1]"], job="explain", folder=tmp_path / "explain", **KEYS)
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from gnnkit.engine.remote.row_cache import CACHES
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph, Split
+from gnnkit.graph.edge_columns import CONTEXT
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.partition import Grid
 from gnnkit.sampler import ClusterSampler, FullSampler, LaborSampler, NeighborSampler, Sampler
@@ -546,3 +547,16 @@ def test_edges_without_times_have_no_earlier_labels() -> None:
 
     (figures,) = on_ranks(GRAPH, Grid(1, 1, 1), work, rows=TARGETS)
     assert not [name for name in figures if "last_labels" in name]
+
+
+def test_edges_that_are_context_count_but_are_not_predicted() -> None:
+    marked = replace(GIVEN, edge_split=np.where(np.arange(GIVEN.num_edges) % 2, CONTEXT, 0).astype(np.int8))
+    _, every = make_task().prepare_known(replace(GIVEN, edge_split=None))
+    _, targets = make_task().prepare_known(marked)
+    assert isinstance(every, Targets)
+    assert isinstance(targets, Targets)
+    assert len(targets) == (GIVEN.num_edges + 1) // 2
+    np.testing.assert_array_equal(targets.ids, np.arange(len(targets)))
+    rows = np.flatnonzero(np.isin(every.positions, targets.positions))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(targets.features, every.features[rows])  # type: ignore[index]
+    np.testing.assert_array_equal(targets.rows, every.rows[rows])

@@ -13,12 +13,14 @@ from torch import nn
 import gnnkit
 from gnnkit.graph import Graph
 from gnnkit.jobs.models import ModelFactory
+from gnnkit.task.labelled_edges import LabelledEdges
 from gnnkit_serve.serve import application
 from gnnkit_serve.served import ServedFiles, ServedRun, read_settings, written_by
+from gnnkit_serve.served_edges import ServedEdges
 
 
 def serve_run(folder: Path, graph: Any, model: nn.Module | ModelFactory | None, hosts: Sequence[str]) -> FastAPI:
-    """Predicts for all nodes, and returns the application.
+    """Predicts for all nodes or labelled edges, and returns the application.
 
     Args:
         folder: The run folder of the training.
@@ -35,4 +37,5 @@ def serve_run(folder: Path, graph: Any, model: nn.Module | ModelFactory | None, 
         tables = gnnkit.predict(
             folder, graph, model=model, folder=target, write=table_names, write_format="parquet", report=False
         ).folder
-        return application(ServedRun(settings, tables, files, graph, model), hosts)
+        kind = ServedEdges if isinstance(settings.task.create(), LabelledEdges) else ServedRun
+        return application(kind(settings, tables, files, graph, model), hosts)

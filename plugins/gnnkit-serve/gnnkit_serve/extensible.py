@@ -54,7 +54,7 @@ class ExtensibleGraph:
         if from_caller or not _is_stored(settings, facts):  # a store's rows are filled and scaled
             graph = facts.read(graph, folder, node_types=getattr(model, "num_node_types", 1) > 1)
         self._read, self._features, self._num_in_edges = graph, graph.whole_features, np.diff(graph.csc.indptr)
-        self._new_edges = _NewEdgeColumns(graph, facts.edge_columns(folder))
+        self._new_edges = NewEdgeColumns(graph, facts.edge_columns(folder))
         self._merges = arguments.get("duplicates", KEEP) != KEEP
         self.inverse_edges = reads_relations and getattr(model, "inverse", False) is True
         graph = in_listed_order(graph) if getattr(model, "edge_order", False) else graph
@@ -202,7 +202,7 @@ class _NewRows:
         return np.asarray(self._facts.read_rows(table, self._folder).rows)
 
 
-class _NewEdgeColumns:
+class NewEdgeColumns:
     """Reads the columns of new edges, which are those of a graph."""
 
     def __init__(self, graph: Graph, columns: TrainedColumns | None) -> None:
@@ -215,7 +215,7 @@ class _NewEdgeColumns:
         table, weight = NumericTable.of_edges(graph), graph.csc.weight
         self._features = None if table is None else NewColumns.of(columns, table)
         self._weight = None if weight is None else NewColumns(("weight",), ("",), weight.dtype, False, slice(None))
-        self._names, self._joined = [name for name, _ in graph.schema.node_types], _joined_types(graph)
+        self._names, self._joined = [name for name, _ in graph.schema.node_types], joined_types(graph)
         self._numbers = {name: number for number, name in enumerate(graph.edge_type_names or ())}
         self._has_types = graph.edge_types is not None
 
@@ -250,7 +250,7 @@ class _NewEdgeColumns:
                 )
 
 
-def _joined_types(graph: Graph) -> set[tuple[int, str, str]]:
+def joined_types(graph: Graph) -> set[tuple[int, str, str]]:
     """Returns the node types that relations join, with the relation's number.
 
     If the graph has no `relations`, its edges decide. Empty: there is one node type.

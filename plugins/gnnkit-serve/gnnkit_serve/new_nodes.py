@@ -35,13 +35,14 @@ class NewNode:
 
 @dataclass(frozen=True, slots=True)
 class NewEdge:
-    """An edge with a new node at one end or both."""
+    """An edge with a new node at one end or both, or an edge to predict."""
 
     source: NodeId
     destination: NodeId
     weight: float | None = None
     features: FeatureCells = ()
     relation: str | None = None  # as `Graph.edge_type_names`. None: the only one
+    time: int | str | None = None  # a number, or a date if times are dates. None: the edges have no times
 
     def __str__(self) -> str:
         return f"edges: {self.source} -> {self.destination}"

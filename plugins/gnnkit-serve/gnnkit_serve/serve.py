@@ -36,6 +36,7 @@ from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_line, shown
 from gnnkit_serve.new_nodes import FeatureCell, NewEdge, NewNode
 from gnnkit_serve.served import ServedRun
+from gnnkit_serve.served_edges import ServedEdges
 
 MAX_IDS, MAX_NEW, MAX_EDGES = 10_000, 1_000, 100_000  # of a request
 MAX_BYTES = 16 * 2**20  # of a request's body
@@ -107,6 +108,25 @@ _WHICH = Discriminator(
 )
 
 
+class LabelledEdge(Edge):
+    """An edge to predict."""
+
+    time: StrictInt | Name | None = None
+
+
+_NewForms = Annotated[tuple[NodeId, NodeId], Tag("pair")] | Annotated[LabelledEdge, Tag("values")]
+
+
+class NewEdges(_Body):
+    """New edges between nodes of the graph."""
+
+    edges: Annotated[list[Annotated[_NewForms, _WHICH]], Field(min_length=1, max_length=MAX_EDGES, fail_fast=True)]
+
+    def read(self) -> list[NewEdge]:
+        """Returns the edges."""
+        return [NewEdge(**dict(edge)) if isinstance(edge, Edge) else NewEdge(*edge) for edge in self.edges]
+
+
 class NewNodes(_Body):
     """New nodes and their edges."""
 
@@ -122,8 +142,10 @@ class NewNodes(_Body):
 Body = TypeVar("Body", bound=BaseModel)
 
 
-def application(run: ServedRun, hosts: Sequence[str] = ()) -> FastAPI:
+def application(run: ServedRun | ServedEdges, hosts: Sequence[str] = ()) -> FastAPI:
     """Returns an application with the routes `/health`, `/predict` and `/predict_new`.
+
+    For a run on labelled edges, `/predict_edges` replaces `/predict_new`.
 
     Requests are bounded, and errors are 4xx answers with a `detail`. Bodies are read in
     threads, one at a time, so that `/health` never waits for one.
@@ -149,7 +171,10 @@ def application(run: ServedRun, hosts: Sequence[str] = ()) -> FastAPI:
         app.post(path, openapi_extra=extra, response_model=None)(answers.route(form, compute))
 
     add_route("/predict", KnownNodes, lambda body: run.predict(body.ids))
-    add_route("/predict_new", NewNodes, lambda body: run.predict_new(*body.read()))
+    if isinstance(run, ServedEdges):
+        add_route("/predict_edges", NewEdges, lambda body: run.predict_edges(body.read()))
+    else:
+        add_route("/predict_new", NewNodes, lambda body: run.predict_new(*body.read()))
     return app
 
 
@@ -198,7 +223,7 @@ def _stop_listening(listener: Any, loop: asyncio.AbstractEventLoop) -> list[asyn
 class _Answers:
     """Answers requests in threads."""
 
-    def __init__(self, run: ServedRun) -> None:
+    def __init__(self, run: ServedRun | ServedEdges) -> None:
         self._run, self._reading = run, threading.Lock()
 
     def route(self, form: type[Body], compute: Callable[[Body], list[Json]]) -> Callable[[Request], Any]:
@@ -223,7 +248,7 @@ class _Answers:
         except ValidationError as error:
             raise HTTPException(422, _describe(error)) from None
         except KeyError as error:
-            raise HTTPException(404, f"ids: no node has the id {error}") from None
+            raise HTTPException(404, f"ids: no {self._run.noun} has the id {error}") from None
         except UserError as error:
             raise HTTPException(422, one_line(error)) from error
 

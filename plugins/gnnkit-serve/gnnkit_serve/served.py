@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from stat import S_ISDIR
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -46,13 +46,66 @@ PREDICTIONS, PROBABILITIES = "predictions", "probabilities"
 _READ = (weights.FILE, CONFIG_FILE, INPUTS, LABELS, CLASSES)  # files of the run that decide its outputs
 
 
-class ServedRun:
+class Served:
+    """Predictions of a run by id: the rows that `job=predict` has written."""
+
+    noun: ClassVar[str]  # noun for a row, in messages
+
+    def __init__(self, settings: Settings, tables: Path, files: ServedFiles) -> None:
+        """Reads the predictions.
+
+        Args:
+            settings: From `read_settings`.
+            tables: Run folder of `job=predict write_format=parquet`, with the files of
+                `written_by`.
+            files: The run's files and its data, from before the predictions.
+        """
+        import pyarrow.parquet
+
+        assert settings.checkpoint is not None
+        self._settings, self._folder, self._lock, self._files = settings, files.run, threading.Lock(), files
+        self._columns: dict[str, list[Any]] = {}
+        for name in written_by(settings):
+            self._columns |= pyarrow.parquet.read_table(tables / f"{name}.parquet").to_pydict()
+        self._place = {row: place for place, row in enumerate(self._columns["id"])}
+        self.identity: Json = {}  # what `/health` answers
+
+    def _finish(self, dataset: str) -> None:
+        """Sets `identity`, and prints what is served.
+
+        Raises `UserError` if a file has changed since the start.
+        """
+        if change := self.changed():
+            raise UserError(f"serve: {change} while the server started: start it again")
+        digest = sha256((self._folder / weights.FILE).read_bytes()).hexdigest()[:16]
+        counts = {f"{self.noun}s": len(self._place)}
+        self.identity = {**counts, "run": self._folder.name, "dataset": dataset, "model": digest}
+        say(f"serving {self._folder}: " + ", ".join(f"{name} {value}" for name, value in self.identity.items()))
+
+    def changed(self) -> str:
+        """Describes a change of the run or its data since the start, or returns ""."""
+        return self._files.changed()
+
+    def predict(self, ids: Sequence[NodeId]) -> list[Json]:
+        """Returns a row per id. Raises `KeyError` for an unknown id."""
+        places = [self._place[row] for row in ids]
+        rows = [{name: values[place] for name, values in self._columns.items()} for place in places]
+        check_finite(
+            [value for row in rows for value in row.values()],
+            np.repeat(np.array(ids, object), len(self._columns)),
+            self.noun,
+        )
+        return rows
+
+
+class ServedRun(Served):
     """Predicts for a graph's nodes by id, and for new nodes by their edges.
 
-    Predictions by id are the rows that `job=predict` has written. For new nodes, the
-    model computes the rows that their outputs depend on, one call at a time. All is
-    read at the start, so that both answer by the same model and graph.
+    For new nodes, the model computes the rows that their outputs depend on, one call at
+    a time. All is read at the start, so that both answer by the same model and graph.
     """
+
+    noun = "node"
 
     def __init__(
         self,
@@ -65,22 +118,14 @@ class ServedRun:
         """Reads the predictions, the model and the graph, and prints what is served.
 
         Args:
-            settings: From `read_settings`.
-            tables: Run folder of `job=predict write_format=parquet`, with the files of
-                `written_by`.
-            files: The run's files and its data, from before the predictions.
+            settings: As for `Served`.
+            tables: As for `Served`.
+            files: As for `Served`.
             graph: The graph of the predictions. If None, the run's data set.
             model: As for `weights.load`.
         """
-        import pyarrow.parquet
-
-        assert settings.checkpoint is not None
-        self._settings, self._folder, self._lock, self._files = settings, files.run, threading.Lock(), files
+        super().__init__(settings, tables, files)
         self._names = weights.class_names(self._folder)
-        self._columns: dict[str, list[Any]] = {}
-        for name in written_by(settings):
-            self._columns |= pyarrow.parquet.read_table(tables / f"{name}.parquet").to_pydict()
-        self._place = {node: place for place, node in enumerate(self._columns["id"])}
         if "rank" in self._columns:
             raise UserError("serve: the run predicts ranked lists, which are not served; use job=predict")
         if len(self._place) < len(self._columns["id"]):
@@ -89,28 +134,7 @@ class ServedRun:
         self._task.recall(weights.read_facts(self._folder))
         self._trained: nn.Module = adapted(weights.restore_model(self._folder, copy.deepcopy(model))).eval()
         self._base = self._read_graph(graph)
-        if change := self.changed():
-            raise UserError(f"serve: {change} while the server started: start it again")
-        self.identity = self._identify("from Python" if graph is not None else settings.dataset.name)
-        say(f"serving {self._folder}: " + ", ".join(f"{name} {value}" for name, value in self.identity.items()))
-
-    def _identify(self, dataset: str) -> Json:
-        """Returns what `/health` answers."""
-        digest = sha256((self._folder / weights.FILE).read_bytes()).hexdigest()[:16]
-        return {"nodes": len(self._place), "run": self._folder.name, "dataset": dataset, "model": digest}
-
-    def changed(self) -> str:
-        """Describes a change of the run or its data since the start, or returns ""."""
-        return self._files.changed()
-
-    def predict(self, ids: Sequence[NodeId]) -> list[Json]:
-        """Returns a row per id. Raises `KeyError` for an unknown id."""
-        places = [self._place[node] for node in ids]
-        rows = [{name: values[place] for name, values in self._columns.items()} for place in places]
-        _check_finite(
-            [value for row in rows for value in row.values()], np.repeat(np.array(ids, object), len(self._columns))
-        )
-        return rows
+        self._finish("from Python" if graph is not None else settings.dataset.name)
 
     def predict_new(self, nodes: Sequence[NewNode], edges: Sequence[NewEdge]) -> list[Json]:
         """Returns a row per new node, as `job=predict` on the extended graph would.
@@ -124,7 +148,7 @@ class ServedRun:
         with self._lock, torch.no_grad(), _one_thread():
             rows = self._outputs(nodes, edges)
             ids = np.array([node.id for node in nodes], object)
-            _check_finite(torch.where(rows.isfinite(), 0.0, rows).sum(1).tolist(), ids)
+            check_finite(torch.where(rows.isfinite(), 0.0, rows).sum(1).tolist(), ids, self.noun)
             columns = dict(self._task.columns(self._task.predict(rows).numpy(), ids, self._names))
             if PROBABILITIES in written_by(self._settings):
                 titles = self._task.output_names(self._names)
@@ -218,11 +242,11 @@ def _stamp(run: Path, roots: Sequence[Path]) -> dict[Path, tuple[int, int, int]]
     return stamp
 
 
-def _check_finite(values: Iterable[Any], ids: Iterable[Any]) -> None:
-    """Raises `UserError` with the node whose output is NaN or infinite."""
-    for value, node in zip(values, ids, strict=True):
+def check_finite(values: Iterable[Any], ids: Iterable[Any], noun: str) -> None:
+    """Raises `UserError` with the node or edge whose output is NaN or infinite."""
+    for value, row in zip(values, ids, strict=True):
         if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"nodes: {node}: the model's output is not finite: check the features and the model")
+            raise UserError(f"{noun}s: {row}: the model's output is not finite: check the features and the model")
 
 
 @contextmanager
@@ -236,14 +260,15 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(usual)
 
 
-def read_settings(folder: Path, arguments: Sequence[str]) -> Settings:
+def read_settings(folder: Path, arguments: Sequence[str], **keys: Any) -> Settings:
     """Returns the settings with which a run predicts.
 
     Args:
         folder: The trained run.
         arguments: Sections that are passed from Python: model, dataset.
+        **keys: Further keys.
     """
-    overrides = ["job=predict", *config.as_overrides({"checkpoint": str(folder)})]
+    overrides = ["job=predict", *config.as_overrides({"checkpoint": str(folder), **keys})]
     return settle(config.compose(config.with_data(config.with_run(overrides, arguments), overrides)))
 
 
@@ -253,7 +278,7 @@ def written_by(settings: Settings) -> list[str]:
     Raises `UserError` for a task about pairs of nodes.
     """
     task = settings.task.create()
-    if not task.labels_nodes:
+    if not isinstance(task, NodeTask):
         output = "vectors" if task.embeds else "tables"
         raise UserError(
             f"serve: task={settings.task.name} predicts pairs of nodes: serve the {output} that job=predict writes"
