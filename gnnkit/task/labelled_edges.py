@@ -109,7 +109,7 @@ class LabelledEdges(NodeTask):
     def prepare_known(self, graph: Graph) -> tuple[Graph, Targets]:
         targets, names = edge_targets(graph, self.relation), graph.edge_class_names
         if self.reads_labels and graph.edge_labels is not None:
-            rows = self._read_targets(targets, names)
+            rows = self._read_targets(replace(targets, split=np.zeros(len(targets), np.int8)), names)
             targets, names = replace(targets, label=rows.labels, num_classes=rows.num_classes), rows.class_names
         targets = self._with_features(graph, targets)
         if (is_context := targets.split == CONTEXT).any():

@@ -93,6 +93,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "numbers": ("edge_regression", {}),
     "timed": ("edge_classification", BY_TIME),
     "timed numbers both ways": ("edge_regression", BY_TIME),
+    "timed with labels": ("edge_classification", {**BY_TIME, "overrides": ["task.label_delay=0"]}),
     "both ways": ("edge_classification", {"model": "gcn"}),
 }
 
