@@ -270,7 +270,7 @@ def serve(
     model: nn.Module | Callable[[int, int], nn.Module] | None = None,
     hosts: Sequence[str] = (),
 ) -> FastAPI:
-    """Returns a web application that serves a run's predictions.
+    """Returns a web application that serves a run's predictions of nodes or edges.
 
     `job=predict` computes them once, so answers are equal to its tables. The model and
     the graph are read at the start. An ASGI server such as uvicorn runs the

@@ -109,8 +109,9 @@ class EdgeFolder(Dataset):
 
     CSV files are UTF-8 with a header line, and may be compressed, such as
     `edges.csv.gz`. Cells are divided by commas, tabs (also in `edges.tsv`) or
-    semicolons, as the header is. Errors count rows from 0 after the header. Tables have
-    at most 16,384 columns.
+    semicolons, as the header is. A last name `comma_separated_list_of_features` stands
+    for all further cells, as in the files of the Temporal Graph Benchmark. Errors count
+    rows from 0 after the header. Tables have at most 16,384 columns.
 
     Args:
         root: The folder.

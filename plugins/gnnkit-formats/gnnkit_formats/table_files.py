@@ -27,6 +27,7 @@ _MAX_COLUMNS = 16_384  # per table; wider features belong in features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV header that are checked
 PART_NAME = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # part names of Spark, Dask and DuckDB
 PARTS_MARKER = "_SUCCESS"  # marker that Spark writes into a folder of parts
+_LIST = "comma_separated_list_of_features"  # last name of a header, for all further cells of a row
 CSV_FORMS = ("csv", "csv.gz", "tsv", "tsv.gz")
 _UNSUPPORTED = re.compile(r".*\.(csv\.\w+|tsv\.\w+|txt|jsonl?|feather|arrow|orc|xlsx|npy)(\.\w+)?")  # other formats
 
@@ -173,7 +174,7 @@ def _read_csv(path: Path, ids: Sequence[str], label: str | None, *, narrow: bool
     types = dict.fromkeys([*ids, *filter(None, [label])], pa.string())
     try:
         options = pyarrow.csv.ConvertOptions(column_types=types)
-        table = pyarrow.csv.read_csv(path, parse_options=parse_options(path), convert_options=options)
+        table = pyarrow.csv.read_csv(path, _read_options(path), parse_options(path), options)
     except pa.ArrowException:
         check_utf8(path, path.name)
         raise
@@ -190,6 +191,22 @@ def _read_csv(path: Path, ids: Sequence[str], label: str | None, *, narrow: bool
             column = narrow_text(column)
         table = table.set_column(table.column_names.index(name), name, column)
     return table
+
+
+def _read_options(path: Path) -> pyarrow.csv.ReadOptions:
+    """Returns the options for a header whose last name may stand for several columns.
+
+    So are the events of JODIE and of the Temporal Graph Benchmark written.
+    """
+    delimiter = parse_options(path).delimiter.encode()
+    with open_bytes(path) as file:
+        names = file.readline(_MAX_HEADER).decode().strip().split(delimiter.decode())
+        num_cells = file.readline(_MAX_HEADER).count(delimiter) + 1
+    if names[-1] != _LIST or num_cells <= len(names):
+        return pyarrow.csv.ReadOptions()
+    check_width(path.name, num_cells)
+    features = [f"feature_{number}" for number in range(num_cells - len(names) + 1)]
+    return pyarrow.csv.ReadOptions(column_names=[*names[:-1], *features], skip_rows=1)
 
 
 def infer_column(text: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:

@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from fastapi.testclient import TestClient
+from torch import Tensor, nn
+from torch_geometric.nn import SAGEConv
 
 import gnnkit
 from gnnkit.errors import UserError
@@ -247,6 +249,32 @@ def test_data_whose_edges_are_merged_are_refused(tmp_path: Path) -> None:
     run = train(None, tmp_path / "run", "edge_classification", dataset=dataset)
     with pytest.raises(UserError, match=r"serve: dataset\.duplicates=first merges or refuses repeated edges"):
         client(run, None)
+
+
+class Net(nn.Module):
+    """PyG's call, without edge features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = SAGEConv(3, 64)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows: Tensor = self.conv(x, edge_index)
+        return rows
+
+
+def test_a_module_from_python_serves_new_edges(tmp_path: Path) -> None:
+    run = train(graph_of("classes"), tmp_path / "run", "edge_classification", model=Net())
+    with within_process():
+        served = TestClient(gnnkit.serve(run, graph_of("classes"), model=Net()))
+    pairs, fields, _ = edges_of("classes")
+    new = [
+        {"source": f"n{src}", "destination": f"n{dst}", "features": row}
+        for (src, dst), row in zip(pairs[M:].tolist(), fields["edge_features"][M:].tolist(), strict=True)
+    ]
+    rows = answered(served, "/predict_edges", edges=new)
+    expected = tables(run, graph_of("classes", extended=True), tmp_path / "extended", model=Net())
+    assert_same(rows, expected.iloc[M:])
 
 
 def test_a_changed_run_is_not_answered(tmp_path: Path) -> None:
