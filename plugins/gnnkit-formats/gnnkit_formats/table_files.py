@@ -200,7 +200,7 @@ def _read_options(path: Path) -> pyarrow.csv.ReadOptions:
     """
     delimiter = parse_options(path).delimiter.encode()
     with open_bytes(path) as file:
-        names = file.readline(_MAX_HEADER).decode().strip().split(delimiter.decode())
+        names = file.readline(_MAX_HEADER).decode(errors="replace").strip().split(delimiter.decode())
         num_cells = file.readline(_MAX_HEADER).count(delimiter) + 1
     if names[-1] != _LIST or num_cells <= len(names):
         return pyarrow.csv.ReadOptions()
