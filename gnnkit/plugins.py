@@ -292,11 +292,17 @@ def _points(kind: str) -> EntryPoints:
 
 @functools.cache
 def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
-    """Reads entry points once.
+    points: EntryPoints = _read(path).select(group=group)
+    return points
+
+
+@functools.cache
+def _read(path: tuple[str, ...]) -> Any:
+    """Reads all entry points once.
 
     Each read opens a file per installed distribution.
     """
-    return entry_points(group=group)
+    return entry_points()
 
 
 def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:

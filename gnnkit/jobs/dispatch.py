@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from gnnkit.config.settings import Choice
     from gnnkit.jobs.job import Job
 
-# Lightning's loggers import s3fs where it is installed.
-_MODULES = ("numpy.ma", "numpy.random", "torch.utils.tensorboard", "gnnkit.jobs.train", "s3fs")
+_MODULES = ("numpy.ma", "numpy.random", "torch.utils.tensorboard", "gnnkit.jobs.train")
 
 
 def start(order: Order) -> Result:

@@ -30,7 +30,7 @@ class Placeholder(ModuleType):
         if find_imported(self.__name__) is None:
             if name in _KNOWN[self.__name__]:
                 return _KNOWN[self.__name__][name]
-            if name.startswith("__"):  # requested from every module in `sys.modules`
+            if name.startswith("__") and name != "__version__":  # requested from every module in `sys.modules`
                 raise AttributeError(name)
         return getattr(load(self.__name__), name)
 
@@ -132,6 +132,7 @@ _KNOWN: Mapping[str, Mapping[str, object]] = {
     },
     FLOPS: {"FlopCounterMode": _flop_counter},  # imports Triton
     SIGNALS: {"hamming": _hamming},
+    "boto3": {},  # imported by TensorBoard, for files in S3
 }
 
 
