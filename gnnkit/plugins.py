@@ -292,8 +292,7 @@ def _points(kind: str) -> EntryPoints:
 
 @functools.cache
 def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
-    points: EntryPoints = _read(path).select(group=group)
-    return points
+    return typing.cast("EntryPoints", _read(path).select(group=group))
 
 
 @functools.cache

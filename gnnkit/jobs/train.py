@@ -38,7 +38,7 @@ from gnnkit.training.saving import PeriodicCheckpoint
 from gnnkit.training.schedule import TimeLimit
 from gnnkit.training.step import monitored_metric, own_method
 from gnnkit.training.timely import TimelyCheckpoint
-from gnnkit.training.trainer import make_trainer, set_up_lightning
+from gnnkit.training.trainer import make_trainer
 from gnnkit.utils.ranges import shown
 
 
@@ -94,7 +94,6 @@ def _describe(run: RankRun) -> None:
 def _fit(run: RankRun) -> None:
     """Runs all training steps. Collective."""
     job, comm, settings = run.job, run.worker.comm, run.job.settings.trainer
-    set_up_lightning(in_threads=comm.in_threads)
     if run.is_leader:
         run.loggers = _loggers(run)
     watch = _watch(run) if run.is_leader else None

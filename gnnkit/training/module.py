@@ -40,7 +40,7 @@ _ROWS = "embedding"  # key in a snapshot. Names of parameters start with "model.
 
 
 class EpochBatches:
-    """The training loader of an epoch, starting at a given step, and of later ones.
+    """The training loader of one epoch, starting at a given step.
 
     Measures the time that training waits for batches.
     """
@@ -57,15 +57,6 @@ class EpochBatches:
         self.strategy, self.epoch, self.first, self.accumulate = strategy, epoch, first, accumulate
         self.seconds_waiting = 0.0
         self.spans = active()  # for a trace
-
-    @property
-    def sampler(self) -> EpochBatches:
-        """The object whose `set_epoch` Lightning calls before each epoch."""
-        return self
-
-    def set_epoch(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            self.epoch, self.first = epoch, 0
 
     def __len__(self) -> int:
         return self.strategy.num_batches(self.epoch)  # includes the batches before `first`
@@ -257,6 +248,7 @@ class TrainingModule(hooks.OwnHooks):
         super().on_train_epoch_end()
         keeps = self.exact_epochs is None and len(self.loader) == self.strategy.num_batches(self.current_epoch + 1) == 1
         self.trainer.reload_dataloaders_every_n_epochs = int(not keeps)  # type: ignore[attr-defined]
+        self.loader.epoch, self.loader.first = self.current_epoch + 1, 0
         if self._evaluates:
             schedule.check_monitored(self.trainer)
         self._put_off_stop()

@@ -10,9 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning as L
-from fsspec import AbstractFileSystem
-from fsspec.implementations.local import LocalFileSystem
-from lightning.fabric.utilities import cloud_io
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.connectors import data_connector
 
@@ -36,7 +33,6 @@ _REPLACED: Mapping[str, Any] = {
     "use_distributed_sampler": False,
     "reload_dataloaders_every_n_epochs": 1,  # epochs may differ in length
 }
-_is_object_storage = cloud_io._is_object_storage
 
 
 def make_trainer(
@@ -69,7 +65,7 @@ def make_trainer(
         sync.setup(module, worker.comm, mailbox)
         strategy = UnwrappedStrategy(worker.comm, sync, meter, guard)
     is_wrapped = isinstance(strategy, WrappedStrategy)
-    set_up_lightning(in_threads=worker.comm.in_threads)
+    _set_up_lightning(in_threads=worker.comm.in_threads)
     trainer = L.Trainer(
         accelerator="gpu" if worker.device.type == "cuda" else "cpu",
         strategy=strategy,
@@ -96,7 +92,7 @@ def uses_ddp(sync: GradientSync, strategy: ExecutionStrategy, worker: Worker) ->
     return sync.ddp and comm.is_process_group and comm.world_size > 1 and strategy.steps.only_synchronise
 
 
-def set_up_lightning(*, in_threads: bool) -> None:
+def _set_up_lightning(*, in_threads: bool) -> None:
     """Hides Lightning's hints, and makes it usable by several threads.
 
     Lightning's errors concern users, but its hints do not, because users do not call
@@ -104,13 +100,7 @@ def set_up_lightning(*, in_threads: bool) -> None:
     which fails if ranks are threads that create loaders at the same time. gnnkit's
     loaders are not subclasses of these, so threads do not wrap them.
     """
-    setattr(cloud_io, "_is_object_storage", _is_remote)  # noqa: B010
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\.")
     if in_threads:
         setattr(data_connector, "_replace_dunder_methods", lambda *_: contextlib.nullcontext())  # noqa: B010
-
-
-def _is_remote(files: AbstractFileSystem) -> bool:
-    """Like Lightning's function, which imports s3fs for local files too."""
-    return not isinstance(files, LocalFileSystem) and _is_object_storage(files)
