@@ -295,13 +295,8 @@ def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
     return typing.cast("EntryPoints", _read(path).select(group=group))
 
 
-@functools.cache
-def _read(path: tuple[str, ...]) -> Any:
-    """Reads all entry points once.
-
-    Each read opens a file per installed distribution.
-    """
-    return entry_points()
+# Reads all entry points at once, because each read opens a file per distribution.
+_read = functools.cache(lambda path: entry_points())
 
 
 def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:

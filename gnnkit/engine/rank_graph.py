@@ -13,6 +13,17 @@ from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.partition.shard import Shard
 
 
+def copy_on_write(x: Tensor) -> Tensor:
+    """Returns a lazy copy, whose memory is copied on the first write to either.
+
+    Memory that was not allocated by torch, such as an array's, is copied immediately.
+    """
+    try:
+        return torch._lazy_clone(x)
+    except RuntimeError:  # torch cannot report in advance whether it supports a lazy clone
+        return x.clone()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RankGraph:
     """All in-edges of a rank's rows.
