@@ -292,7 +292,7 @@ def _points(kind: str) -> EntryPoints:
 
 @functools.cache
 def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
-    return typing.cast("EntryPoints", _read(path).select(group=group))
+    return _read(path).select(group=group)
 
 
 # Reads all entry points at once, because each read opens a file per distribution.

@@ -1,4 +1,4 @@
-"""Placeholders for large modules that Lightning imports and a run does not use.
+"""Placeholders for large modules that are imported and that a run does not use.
 
 torch's compiler (with SymPy), SciPy's signals and Triton take most of the time to
 import Lightning. A placeholder provides the few names that Lightning, torch's
@@ -133,6 +133,7 @@ _KNOWN: Mapping[str, Mapping[str, object]] = {
     FLOPS: {"FlopCounterMode": _flop_counter},  # imports Triton
     SIGNALS: {"hamming": _hamming},
     "boto3": {},  # imported by TensorBoard, for files in S3
+    "pyarrow.compute": {},  # for columns of tables
 }
 
 
