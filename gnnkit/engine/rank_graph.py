@@ -1,4 +1,4 @@
-"""One rank's edges as a graph, for layers written for one process."""
+"""One rank's edges as a graph, for layers written for one process, and lazy copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The row exchange interface, and an exchange's state in one run."""
+"""The row exchange interface, and an exchange's state and last rows in one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks that exchange rows, and the rows that a rank sends and receives."""
+"""The ranks that exchange rows, and the encoded rows that a rank sends and receives."""
 
 from __future__ import annotations
 

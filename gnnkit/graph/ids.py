@@ -1,4 +1,4 @@
-"""Node ids: parsing them from columns, and looking up their positions."""
+"""Node ids: parsing them from Arrow columns, and looking up their positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The rows that a run writes, and counts gathered from all ranks."""
+"""The rows that a run writes, and counts gathered from all ranks.
+
+Link prediction also writes recommended items, and the score's vectors.
+"""
 
 from __future__ import annotations
 

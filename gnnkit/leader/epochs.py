@@ -1,4 +1,7 @@
-"""The file `epochs.jsonl`: each epoch's sums by worker, and each evaluation."""
+"""The file `epochs.jsonl`: each epoch's sums by worker, and each evaluation.
+
+Also measures the throughput over the last seconds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transitions between exact and approximate epochs of one rank."""
+"""The transitions between exact and approximate epochs, whose gradients are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feature rows, in memory or in a file."""
+"""Feature rows, in memory, in a file, or received from their owners."""
 
 from __future__ import annotations
 
