@@ -1,4 +1,4 @@
-"""The transitions between exact and approximate epochs, whose gradients are compared."""
+"""Transitions between exact and approximate epochs, whose gradients are compared."""
 
 from __future__ import annotations
 
