@@ -32,9 +32,8 @@ from torch.nn import functional as F
 from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import to_undirected
 
-from gnnkit.task.calibration import calibration_error, calibration_sums
+from gnnkit.task.decisions import HALF, best_threshold, calibration_error, calibration_sums
 from gnnkit.task.ranking import areas
-from gnnkit.task.threshold import HALF, best_threshold
 
 CUSTOMERS, RARE, CALLS = 4000, 64, 12_000
 TARIFFS = ("basic", "family", "business")

@@ -43,7 +43,7 @@ from torch_geometric.nn import HeteroConv, HGTConv, RGATConv, RGCNConv, SAGEConv
 import gnnkit
 from gnnkit.config import as_overrides
 from gnnkit.graph import Graph, Relation, Split
-from gnnkit.graph.inverse_edges import with_inverse_edges
+from gnnkit.graph.edge_order import with_inverse_edges
 from gnnkit.graph.schema import pack_tables
 from gnnkit.launch.processes import inline
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from gnnkit import config, plugins
 from gnnkit.errors import UserError
+from gnnkit.launch.allocator import ask_for_large_pages, without_garbage_collection
 from gnnkit.launch.exits import exit_code
 
 
@@ -90,8 +91,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _run_jobs(arguments: argparse.Namespace) -> int:
     """Prints the configuration, or runs a job or a sweep."""
-    from gnnkit import jobs
-    from gnnkit.launch.allocator import ask_for_large_pages
+    with without_garbage_collection():
+        from gnnkit import jobs
 
     ask_for_large_pages()
     overrides, hydra = config.split(arguments.overrides)
@@ -143,6 +144,7 @@ def _sweep(arguments: argparse.Namespace, overrides: Sequence[str], hydra: confi
     return code
 
 
+@without_garbage_collection()
 def _compose(arguments: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:
     """Composes the configuration of one job."""
     of_file, name = config.of_file(arguments.config_name, arguments.config_dir, overrides)

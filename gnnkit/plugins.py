@@ -292,11 +292,11 @@ def _points(kind: str) -> EntryPoints:
 
 @functools.cache
 def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
-    """Reads entry points once.
+    return _read(path).select(group=group)
 
-    Each read opens a file per installed distribution.
-    """
-    return entry_points(group=group)
+
+# Reads all entry points at once, because each read opens a file per distribution.
+_read = functools.cache(lambda path: entry_points())
 
 
 def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,6 +51,16 @@ def example(install: Install) -> None:
     install("example", {"gnnkit.model": {"example": f"{__name__}:Example"}})
 
 
+def test_entry_points_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    points = plugins.entry_points()
+    monkeypatch.setattr(plugins, "entry_points", lambda: reads.append(1) or points)
+    monkeypatch.syspath_prepend("/nowhere")  # cached by path
+    for kind in plugins.KINDS:
+        assert plugins.names(kind)
+    assert len(reads) == 1
+
+
 def test_listing_imports_nothing(install: Install) -> None:
     install("broken", {"gnnkit.model": {"broken": "gnnkit_broken:Model"}}, {"gnnkit_broken.py": "raise SystemExit(3)"})
     assert {"broken", "gcn", "sage"} <= set(plugins.names("model"))

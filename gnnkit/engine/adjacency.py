@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnnkit.engine.copies import copy_on_write
 from gnnkit.engine.engine import Engine, Message
 from gnnkit.engine.pool import Pool
 from gnnkit.engine.quarters import inverse_sqrt
-from gnnkit.engine.rank_graph import RankGraph
+from gnnkit.engine.rank_graph import RankGraph, copy_on_write
 from gnnkit.engine.relations import Combine
 from gnnkit.engine.row_types import RowTypes
 from gnnkit.engine.typed_attention import RelationAttention

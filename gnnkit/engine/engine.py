@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.copies import copy_on_write
 from gnnkit.engine.exchanged_sums import ExchangedMax, ExchangedSum
 from gnnkit.engine.fixed_rows import FixedRows
 from gnnkit.engine.quarters import Kind
-from gnnkit.engine.rank_graph import RankGraph
+from gnnkit.engine.rank_graph import RankGraph, copy_on_write
 from gnnkit.engine.topology import Topology
 from gnnkit.engine.typed_engine import TypedEngine
 from gnnkit.exchange.schedule import Passes

@@ -1,4 +1,4 @@
-"""One rank's edges as a graph, for layers written for one process."""
+"""One rank's edges as a graph, for layers written for one process, and lazy copies."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ from torch import Tensor
 
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.partition.shard import Shard
+
+
+def copy_on_write(x: Tensor) -> Tensor:
+    """Returns a lazy copy, whose memory is copied on the first write to either.
+
+    Memory that was not allocated by torch, such as an array's, is copied immediately.
+    """
+    try:
+        return torch._lazy_clone(x)
+    except RuntimeError:  # torch cannot report in advance whether it supports a lazy clone
+        return x.clone()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnnkit.engine.copies import copy_on_write
 from gnnkit.engine.fixed_rows import FixedRows
+from gnnkit.engine.rank_graph import copy_on_write
 from gnnkit.engine.relations import Combine, Pairs, RelationEdges
 from gnnkit.engine.row_types import RowTypes
 from gnnkit.engine.topology import Topology

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from gnnkit.config.settings import Choice
     from gnnkit.jobs.job import Job
 
-# Lightning's loggers import s3fs where it is installed.
-_MODULES = ("numpy.ma", "numpy.random", "torch.utils.tensorboard", "gnnkit.jobs.train", "s3fs")
+_MODULES = ("numpy.ma", "numpy.random", "torch.utils.tensorboard", "gnnkit.jobs.train")
 
 
 def start(order: Order) -> Result:
@@ -97,3 +97,5 @@ def import_for_training() -> None:
     for name in _MODULES:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
+    # Lightning would import s3fs to learn that a local file is not in S3.
+    setattr(sys.modules["lightning.fabric.utilities.cloud_io"], "module_available", sys.modules.__contains__)  # noqa: B010

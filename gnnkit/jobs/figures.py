@@ -44,7 +44,7 @@ from gnnkit.result.result import versions
 from gnnkit.sampler.targets import NODES
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
-from gnnkit.task.threshold import HALF
+from gnnkit.task.decisions import HALF
 from gnnkit.training.chance import learned_nothing
 from gnnkit.utils.documents import Json, read_or_empty
 from gnnkit.utils.ranges import num_cores

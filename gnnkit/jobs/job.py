@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,6 +20,7 @@ from gnnkit.jobs.notebook import following, shows_bar
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.pages import write_page
 from gnnkit.jobs.upload import copy_to
+from gnnkit.launch.allocator import without_garbage_collection
 from gnnkit.launch.launcher import RANKS
 from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import inline
@@ -121,7 +121,7 @@ class Run(Job):
         with contextlib.ExitStack() as stack:
             if order.settings.is_inline:
                 stack.enter_context(inline())
-            with contextlib.nullcontext() if order.settings.started else _without_garbage_collection():
+            with contextlib.nullcontext() if order.settings.started else without_garbage_collection():
                 order = self.check(order)
                 if (stored_result := self.done(order)) is not None:
                     say(stored_result.table())
@@ -348,6 +348,7 @@ def _find_untyped_model(order: Order) -> str | None:
     return source.name if trains and settings.types == "read" and not source.reads_relations else None
 
 
+@without_garbage_collection()
 def _publish(order: Order, result: Result) -> Result:
     """Writes and prints the result, and writes a training run's report."""
     result.save(order.run_folder)
@@ -358,19 +359,3 @@ def _publish(order: Order, result: Result) -> Result:
         write_page(order.run_folder)
     say(f"written to {order.run_folder}")
     return result
-
-
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Disables the garbage collector in a process that only imports, starts and waits.
-
-    Imported modules are never freed, and each collection has to visit them. Worker
-    processes enable the collector.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

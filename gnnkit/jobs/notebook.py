@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from gnnkit.config.settings import in_notebook
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.pages import is_installed, report
+from gnnkit.launch.allocator import without_garbage_collection
 
 
+@without_garbage_collection()
 def shows_bar(order: Order) -> bool:
-    """Returns whether this process shows a bar instead of lines."""
+    """Returns whether this process shows a bar instead of lines. Imports torch."""
     settings = order.settings
     trains = settings.job.trains and order.source.trains
     return in_notebook() and trains and settings.trainer.progress_bar and is_installed()

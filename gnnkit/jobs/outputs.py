@@ -1,4 +1,7 @@
-"""The rows that a run writes, and counts gathered from all ranks."""
+"""The rows that a run writes, and counts gathered from all ranks.
+
+Link prediction also writes recommended items, and the score's vectors.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,72 @@ from gnnkit import plugins
 from gnnkit.comm import LEADER
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
+from gnnkit.graph.schema import Relation
 from gnnkit.graph.types import Ids
 from gnnkit.jobs import weights
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.recommendations import write_top, write_vectors
 from gnnkit.jobs.row_files import node_ids, write_columns, write_rows, write_table
 from gnnkit.launch.phases import warn
-from gnnkit.result.folder import CLASSES
+from gnnkit.result.folder import CLASSES, TOP, VECTORS
 from gnnkit.sampler.targets import targets_of
 from gnnkit.strategy import Worker
 from gnnkit.task import Task, name_columns
 from gnnkit.task.evaluation import Evaluation, by_node, by_row
-from gnnkit.utils.storage import Array, write_atomically
+from gnnkit.utils.ranges import file_name
+from gnnkit.utils.storage import Array, save_array, write_atomically
+
+
+def write_top(job: RankJob, task: Task, outputs: Tensor, worker: Worker) -> None:
+    """Writes each source's best new items as `topk.parquet`, if the task ranks items.
+
+    Collective. The columns are the source's id under the name of its type, the rank
+    from 1, the item's id under the name of its type, and the score.
+    """
+    top = task.recommend(outputs, worker)
+    if top is None:
+        return
+    relation, schema = _relation(job, worker), job.schema
+    assert schema is not None
+    ids = node_ids(job.folder, worker.shard.num_nodes)
+    sources, items = ids[schema.nodes(relation.source)], ids[schema.nodes(relation.destination)]
+    scores = top.scores.cpu().numpy()
+    rows, places = np.nonzero(np.isfinite(scores))
+    columns = {
+        relation.source: sources[rows],
+        "rank": places + 1,
+        relation.destination: items[top.items.cpu().numpy()[rows, places]],
+        "score": scores[rows, places],
+    }
+    write_table(job.folder / TOP, columns)
+
+
+def write_vectors(job: RankJob, outputs: Tensor, worker: Worker) -> None:
+    """Writes the vectors whose dot product is the score, by node type. Collective.
+
+    `vectors/TYPE.npy` has a row per node of the type, and `vectors/TYPE_ids.npy` its
+    id. A graph without node types has the single type `node`. Does nothing unless
+    `write` contains `vectors`.
+    """
+    if "vectors" not in job.settings.write:
+        return
+    vectors = by_node(outputs.to(torch.float32), worker)
+    if vectors is None:
+        return
+    folder, schema = job.folder / VECTORS, job.schema
+    ids = node_ids(job.folder, worker.shard.num_nodes)
+    folder.mkdir(exist_ok=True)
+    for name, _ in (("", len(ids)),) if schema is None else schema.node_types:
+        nodes, file = slice(None) if schema is None else schema.nodes(name), file_name(name) or "node"
+        write_rows(folder / f"{file}.npy", vectors[nodes])
+        save_array(folder / f"{file}_ids.npy", ids[nodes])
+
+
+def _relation(job: RankJob, worker: Worker) -> Relation:
+    assert job.schema is not None
+    assert job.schema.relations is not None
+    assert worker.rows.relation is not None
+    return job.schema.relations[worker.rows.relation.number]
+
 
 Make = Callable[[nn.Module], Evaluation]
 _SINGULAR = {"logits": "logit", "probabilities": "probability", "embeddings": "embedding"}  # column prefix by file name

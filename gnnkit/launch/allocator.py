@@ -1,10 +1,13 @@
-"""Settings of glibc's allocator in ranks. Has no effect with other C libraries."""
+"""Settings of glibc's allocator in ranks, and of Python's garbage collector."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import os
 import sys
+from collections.abc import Iterator
 
 # Options of glibc's `mallopt`, by the equivalent environment variable.
 _ARENAS = {"MALLOC_ARENA_MAX": (-8, 1)}
@@ -66,3 +69,19 @@ def _set(options: dict[str, tuple[int, int]]) -> None:
 def _glibc() -> ctypes.CDLL | None:
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     return library if hasattr(library, "gnu_get_libc_version") else None
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Disables the garbage collector while a process only imports, starts and waits.
+
+    Imported modules are never freed, and each collection has to visit them. Worker
+    processes enable the collector.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any, Literal
 
-from gnnkit.launch.entry import Channels, Work, enter
+from gnnkit.launch.entry import Channels, RankReport, Work, enter
 from gnnkit.launch.progress import Board
-from gnnkit.launch.rank_report import RankReport
 from gnnkit.launch.signals import HANDLED
 
 StartMethod = Literal["fork", "spawn"]

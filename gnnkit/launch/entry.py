@@ -8,20 +8,49 @@ import faulthandler
 import gc
 import json
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from multiprocessing import connection
 from typing import Any, NamedTuple
 
 from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.launch.exits import as_user_error
 from gnnkit.launch.progress import Board, report_on
-from gnnkit.launch.rank_report import RankReport
 from gnnkit.launch.signals import HANDLED, ending_process, leave_terminal
 from gnnkit.utils.redaction import redact
+
+_LOST_PEER = re.compile(
+    r"(RuntimeError|Dist\w*Error|PeerLost|DeadlineExceeded|Connection\w*Error|BrokenPipeError): .*"
+    r"(connection (closed|reset|refused|was closed)|broken pipe|timed out|timeout|peer|aborted)",
+    re.IGNORECASE | re.DOTALL,
+)
+_TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """A process's result or error, which is sent as JSON."""
+
+    result: Any = None  # a JSON value
+    error: str | None = None  # type and text, or None if the work has succeeded
+    message: str = ""  # text for users
+    is_user_error: bool = False  # whether the error is a `UserError`
+    traceback: str | None = None  # None for disk errors
+
+    @property
+    def lost_peer(self) -> bool:
+        """Whether the error looks like a consequence of another process's failure."""
+        return self.error is not None and _LOST_PEER.match(self.error) is not None
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the process timed out waiting for another."""
+        return self.error is not None and self.lost_peer and _TIMED_OUT.search(self.error) is not None
+
 
 GRACE = 1.0  # seconds from SIGTERM to the end of a process that reports no further progress
 

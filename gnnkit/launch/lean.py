@@ -1,4 +1,4 @@
-"""Placeholders for large modules that Lightning imports and a run does not use.
+"""Placeholders for large modules that are imported and that a run does not use.
 
 torch's compiler (with SymPy), SciPy's signals and Triton take most of the time to
 import Lightning. A placeholder provides the few names that Lightning, torch's
@@ -30,7 +30,7 @@ class Placeholder(ModuleType):
         if find_imported(self.__name__) is None:
             if name in _KNOWN[self.__name__]:
                 return _KNOWN[self.__name__][name]
-            if name.startswith("__"):  # requested from every module in `sys.modules`
+            if name.startswith("__") and name != "__version__":  # requested from every module in `sys.modules`
                 raise AttributeError(name)
         return getattr(load(self.__name__), name)
 
@@ -132,6 +132,8 @@ _KNOWN: Mapping[str, Mapping[str, object]] = {
     },
     FLOPS: {"FlopCounterMode": _flop_counter},  # imports Triton
     SIGNALS: {"hamming": _hamming},
+    "boto3": {},  # imported by TensorBoard, for files in S3
+    "pyarrow.compute": {},  # for columns of tables
 }
 
 

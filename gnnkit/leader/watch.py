@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnkit.leader.epochs import EpochLog
-from gnnkit.leader.rates import Rates, duration
+from gnnkit.leader.epochs import EpochLog, Rates, duration
 from gnnkit.leader.stragglers import Stragglers
 from gnnkit.partition.quality import max_over_mean
 from gnnkit.result.result import finite

@@ -15,8 +15,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency, Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.graph.edge_order import in_listed_order
-from gnnkit.graph.inverse_edges import with_inverse_edges
+from gnnkit.graph.edge_order import in_listed_order, with_inverse_edges
 from gnnkit.model.parameters import dtype_of
 from gnnkit.partition.shard import uncut
 from gnnkit.utils.checks import array

@@ -15,8 +15,7 @@ import numpy as np
 from gnnkit.config.settings import Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph, labelled
-from gnnkit.graph.edge_order import in_listed_order
-from gnnkit.graph.inverse_edges import with_inverse_edges
+from gnnkit.graph.edge_order import in_listed_order, with_inverse_edges
 from gnnkit.launch.phases import warnings_in_lines
 from gnnkit.prepare.facts import Needs
 from gnnkit.prepare.inputs import (

@@ -13,10 +13,8 @@ from torch import Tensor
 from gnnkit.errors import UserError
 from gnnkit.strategy import Worker
 from gnnkit.task.base import LabelFacts, NodeTask, f1, rows_of
-from gnnkit.task.calibration import fit_temperature
-from gnnkit.task.decisions import decisions, rare_classes
+from gnnkit.task.decisions import HALF, best_threshold, decisions, fit_temperature, rare_classes
 from gnnkit.task.ranking import mean_areas
-from gnnkit.task.threshold import HALF, best_threshold
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_of, real, shown
 

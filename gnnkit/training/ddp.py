@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.nn import Module
@@ -84,14 +83,6 @@ class WrappedStrategy(DDPStrategy):
         """Creates no launcher, because ranks exist and notebooks reject launchers."""
         self._launcher = None
 
-    def set_world_ranks(self) -> None:
-        rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]
-
-    @property
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        assert self.cluster_environment is not None
-        return {"num_replicas": self.cluster_environment.world_size(), "rank": self.global_rank}
-
     def configure_ddp(self) -> None:
         super().configure_ddp()
         assert isinstance(self.model, DistributedDataParallel)
@@ -105,9 +96,6 @@ class WrappedStrategy(DDPStrategy):
             self.model = module
             self.configure_ddp()
         return super().training_step(*args, **kwargs)
-
-    def _register_ddp_hooks(self) -> None:
-        pass
 
     def optimizer_step(
         self, optimizer: Optimizer, closure: Callable[[], Any], model: Module | None = None, **kwargs: Any

@@ -7,8 +7,8 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 import lightning as L
 import torch
@@ -27,7 +27,6 @@ from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.training import chance, hooks, schedule
 from gnnkit.training.embedding import Embedding
-from gnnkit.training.evaluated import Evaluated
 from gnnkit.training.exact_epochs import ExactEpochs
 from gnnkit.training.label_inputs import LabelInputs
 from gnnkit.training.logged import UserLog
@@ -35,6 +34,27 @@ from gnnkit.training.metrics import join_metrics
 from gnnkit.training.schedule import Schedules, clip
 from gnnkit.training.step import loss_of, make_optimizer, own_method, reaching
 from gnnkit.utils.spans import active
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluated:
+    """A split's labelled nodes on one rank, in a single batch.
+
+    Outputs are exact, computed from all neighbours, with any training strategy.
+    """
+
+    logits: Tensor  # [k, width] model outputs
+    labels: Tensor  # [k, ...] in the form of `Graph.labels`
+    total: int  # sum of k over all ranks
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UserError(
+            f"batch.{name}: validation_step and test_step get batch.logits, batch.labels and batch.total, as the model "
+            "has computed the outputs from all neighbours already"
+        )
+
 
 _ROWS = "embedding"  # key in a snapshot. Names of parameters start with "model."
 
@@ -64,18 +84,14 @@ class EpochBatches:
     def __iter__(self) -> Iterator[Batch]:
         batches = self.strategy.batches(self.epoch, self.first)
         batches = batches if self.accumulate == 1 else accumulate_batches(batches, self.accumulate)
-        while True:
-            start = time.perf_counter()
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            finally:
-                end = time.perf_counter()
-                self.seconds_waiting += end - start
-                if self.spans is not None:
-                    self.spans.add("wait", "wait for a batch", start, end)
+        start = time.perf_counter()
+        for batch in batches:
+            end = time.perf_counter()
+            self.seconds_waiting += end - start
+            if self.spans is not None:
+                self.spans.add("wait", "wait for a batch", start, end)
             yield batch
+            start = time.perf_counter()
 
 
 def accumulate_batches(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
@@ -244,7 +260,11 @@ class TrainingModule(hooks.OwnHooks):
         return every is not None and (self.current_epoch + 1) % every == 0
 
     def on_train_epoch_end(self) -> None:
+        """Keeps a loader of one step, because ranks compare lengths of new ones."""
         super().on_train_epoch_end()
+        keeps = self.exact_epochs is None and len(self.loader) == self.strategy.num_batches(self.current_epoch + 1) == 1
+        self.trainer.reload_dataloaders_every_n_epochs = int(not keeps)  # type: ignore[attr-defined]
+        self.loader.epoch, self.loader.first = self.current_epoch + 1, 0
         if self._evaluates:
             schedule.check_monitored(self.trainer)
         self._put_off_stop()

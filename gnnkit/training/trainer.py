@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
@@ -23,16 +23,6 @@ from gnnkit.training.freed import FreedMemory
 from gnnkit.training.logged import EpochFigures
 from gnnkit.training.loss import LossCheck
 from gnnkit.training.module import TrainingModule
-
-# Lightning's features that gnnkit replaces.
-_REPLACED: Mapping[str, Any] = {
-    "enable_progress_bar": False,
-    "enable_checkpointing": False,
-    "enable_model_summary": False,
-    "num_sanity_val_steps": 0,
-    "use_distributed_sampler": False,
-    "reload_dataloaders_every_n_epochs": 1,  # the first epoch of a resumed run is shorter
-}
 
 
 def make_trainer(
@@ -66,16 +56,26 @@ def make_trainer(
         strategy = UnwrappedStrategy(worker.comm, sync, meter, guard)
     is_wrapped = isinstance(strategy, WrappedStrategy)
     _set_up_lightning(in_threads=worker.comm.in_threads)
-    return L.Trainer(
+    trainer = L.Trainer(
         accelerator="gpu" if worker.device.type == "cuda" else "cpu",
         strategy=strategy,
         # Prevents Lightning from reading SLURM variables, which would fail.
         plugins=[] if is_wrapped else [StartedRanks(worker.comm, 0)],
         callbacks=[guard, LossCheck(), FreedMemory(), EpochFigures(), *callbacks],
         devices=strategy.num_processes if isinstance(strategy, WrappedStrategy) else 1,
-        **_REPLACED,
+        enable_progress_bar=False,  # gnnkit replaces this and the next three features
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        reload_dataloaders_every_n_epochs=1,  # epochs may differ in length
         **options,
     )
+    if is_wrapped:  # Lightning would broadcast before each step whether to end, which the launcher decides
+        parts: Any = trainer
+        parts._signal_connector.register_signal_handlers = lambda: None
+        parts.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+    return trainer
 
 
 def uses_ddp(sync: GradientSync, strategy: ExecutionStrategy, worker: Worker) -> bool:

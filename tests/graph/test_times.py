@@ -21,7 +21,7 @@ from torch_geometric.data import Data, HeteroData, TemporalData
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.graph.inverse_edges import with_inverse_edges
+from gnnkit.graph.edge_order import with_inverse_edges
 from gnnkit.graph.times import ALWAYS, NEVER, parse_time, show_time
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gnnkit.__main__ import program
-from gnnkit.leader.rates import Rates, duration, short
+from gnnkit.leader.epochs import Rates, duration, short
 
 COMMAND = [sys.executable, "-m", "gnnkit", "strategy=vertex_centric", "workers=2", "threads=1", "dataset=synthetic"]
 KEYS = ["dataset.num_nodes=300", "dataset.num_edges=900", "cache=false", "trainer.checkpoint=false"]

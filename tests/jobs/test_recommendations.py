@@ -20,7 +20,7 @@ from gnnkit_plan.init import recommended
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Relation
-from gnnkit.graph.inverse_edges import with_inverse_edges
+from gnnkit.graph.edge_order import with_inverse_edges
 from gnnkit.sampler.links import pairs_of
 from gnnkit.task.link_prediction import LinkPrediction
 from tests.runs import BARE

@@ -12,7 +12,7 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.prepare.rounding import round_features
+from gnnkit.prepare.inputs import round_features
 from tests.cases import few
 from tests.jobs.test_on_disk import FAST, OWNERS, WAYS, bits, graph, train
 

@@ -66,6 +66,11 @@ assert not isinstance(sys.modules["scipy.signal"], lean.Placeholder)
 from scipy.signal.windows import hamming
 assert scipy.signal.windows.hamming is hamming
 """,
+    "columns are computed": """
+import pyarrow.compute
+assert pyarrow.compute.sum([1, 2]).as_py() == 3
+assert not isinstance(sys.modules["pyarrow.compute"], lean.Placeholder)
+""",
     "operations are counted": """
 from torch.utils.flop_counter import FlopCounterMode
 assert isinstance(sys.modules["torch.utils.flop_counter"], lean.Placeholder)

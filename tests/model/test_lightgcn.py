@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_geometric.nn import LightGCN as Reference
 
-from gnnkit.graph.inverse_edges import with_inverse_edges
+from gnnkit.graph.edge_order import with_inverse_edges
 from gnnkit.model.lightgcn import LightGCN
 from gnnkit.partition import Grid
 from gnnkit.sampler.links import pairs_of

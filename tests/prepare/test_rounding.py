@@ -16,8 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, PackedFeatures, feature_arrays, read_features
 from gnnkit.partition.shard import uncut
 from gnnkit.partition.store.join import join_shards
-from gnnkit.prepare.inputs import with_kept
-from gnnkit.prepare.rounding import Rounding, round_features
+from gnnkit.prepare.inputs import Rounding, round_features, with_kept
 from gnnkit.utils.storage import load_arrays, save_arrays
 
 N = 300

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import gnnkit
-from gnnkit.strategy.late_rows import FAR, HIGH_CUT, NEAR, LateRows
 from gnnkit.strategy.phases import Phases
-from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.strategy.vertex_centric import FAR, HIGH_CUT, NEAR, LateRows, VertexCentric
 from gnnkit.training import checkpoint
 from tests.cases import few
 from tests.jobs.test_train import small_graph

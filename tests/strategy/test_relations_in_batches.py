@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Relation
-from gnnkit.graph.inverse_edges import with_inverse_edges
+from gnnkit.graph.edge_order import with_inverse_edges
 from tests.cases import few
 from tests.runs import BARE, within_process
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ForwardPass, ShardAdjacency
-from gnnkit.exchange.last_received import LastReceived
+from gnnkit.exchange.base import LastReceived
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE

@@ -20,7 +20,7 @@ from gnnkit.config.settings import Choice
 from gnnkit.engine import ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Relation
-from gnnkit.graph.inverse_edges import with_inverse_edges
+from gnnkit.graph.edge_order import with_inverse_edges
 from gnnkit.jobs.models import ModelSource, Widths
 from gnnkit.model.gcn import GCN
 from gnnkit.model.hgt import HGT

@@ -22,11 +22,10 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid
 from gnnkit.task import LabelFacts
-from gnnkit.task.calibration import BINS, PRIOR
 from gnnkit.task.classes import ClassTask
+from gnnkit.task.decisions import BINS, PRIOR, best_threshold
 from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification
-from gnnkit.task.threshold import best_threshold
 from tests.runs import BARE, within_process
 
 N = 600

@@ -15,6 +15,7 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.testing import check_callback
 from gnnkit.training import checkpoint
+from gnnkit.training.module import TrainingModule
 from tests.cases import few
 from tests.jobs.test_train import small_graph
 from tests.training.test_own_models import Own, make_seeded, read_logged
@@ -168,3 +169,24 @@ def test_a_callback_that_differs_between_ranks_is_found() -> None:
         check_callback(Lonely)
     with pytest.raises(AssertionError, match="load_state_dict does not restore"):
         check_callback(Forgets)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "count"), [("vertex_centric", 1), ("individual_sample", 3)])
+def test_a_loader_of_one_step_is_kept(
+    strategy: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaders: list[object] = []
+    make = TrainingModule.train_dataloader
+    monkeypatch.setattr(TrainingModule, "train_dataloader", lambda module: loaders.append(make(module)) or loaders[-1])
+    result = gnnkit.train(
+        strategy={"name": strategy, **({} if count == 1 else {"batch_size": 2})},
+        dataset={"name": "synthetic", "num_nodes": 50, "num_edges": 99},
+        launcher="inline",
+        workers=1,
+        trainer={"max_epochs": 3},
+        logger=None,
+        report=False,
+        folder=tmp_path / "run",
+    )
+    assert (result["epochs"], len(loaders)) == (3, count)

@@ -18,7 +18,7 @@ from gnnkit.model.gcn import GCN
 from gnnkit.strategy import supersteps
 from gnnkit.strategy.phases import Phases
 from gnnkit.training import checkpoint
-from gnnkit.training.gradient_check import GradientCheck
+from gnnkit.training.exact_epochs import GradientCheck
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.resume import position
 from tests.cases import exhaustive, few

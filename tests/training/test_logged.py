@@ -18,8 +18,8 @@ import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph
-from gnnkit.training.evaluated import Evaluated
 from gnnkit.training.logged import REDUCTIONS, LoggedValue, over_ranks
+from gnnkit.training.module import Evaluated
 from tests.cases import exhaustive
 from tests.runs import BARE
 from tests.training.test_own_models import CLASSES, WIDTH, Own, make_seeded, read_logged

@@ -35,7 +35,7 @@ from gnnkit.strategy import Worker
 from gnnkit.task.base import NodeTask
 from gnnkit.task.evaluation import Evaluation
 from gnnkit.training import checkpoint
-from gnnkit.training.evaluated import Evaluated
+from gnnkit.training.module import Evaluated
 from tests.cases import exhaustive
 from tests.runs import BARE
 from tests.waiting import GUARD

@@ -18,7 +18,7 @@ from torchmetrics.classification import MulticlassAccuracy
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.model.pyg_steps import Values, _Unread
-from gnnkit.training.evaluated import Evaluated
+from gnnkit.training.module import Evaluated
 from tests.cases import exhaustive
 from tests.graphs import pyg_data
 from tests.runs import train_on_threads

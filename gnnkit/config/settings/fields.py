@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 Rule = Callable[[str, Any], Any]  # maps key and value to the checked value, or raises `UserError`
 
 Count = Annotated[int, functools.partial(whole, low=1, high=MAX_COUNT)]
-CountOrZero = Annotated[int, functools.partial(whole, low=0, high=MAX_COUNT)]
 Positive = Annotated[float, functools.partial(real, above=0)]
-NotNegative = Annotated[float, functools.partial(real, low=0)]
 MAX_SCALE = 1e6  # largest scale of a step or of initial rows, which float32 computes with
 Scale = Annotated[float, functools.partial(real, low=0, high=MAX_SCALE)]
 Switch = Annotated[bool, switch]

@@ -5,12 +5,12 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from gnnkit import plugins
 from gnnkit.config import JobFacts
 from gnnkit.config.settings.choice import Choice
-from gnnkit.config.settings.fields import OnlyWith, Switch, by_job, names
+from gnnkit.config.settings.fields import OnlyWith, Section, Switch, by_job, names
 from gnnkit.config.settings.inputs import (
     FEATURES,
     INEXACT,
@@ -22,7 +22,6 @@ from gnnkit.config.settings.inputs import (
     LabelShare,
     LearnedSettings,
 )
-from gnnkit.config.settings.jobs import LeaderSettings, PlanSettings
 from gnnkit.config.settings.launchers import find_launcher, launcher_for
 from gnnkit.config.settings.layout import PartitionSettings
 from gnnkit.config.settings.ranks import MAX_WORKERS, AutoWorkers, servers_of, share_machine
@@ -38,10 +37,58 @@ from gnnkit.config.settings.values import (
 )
 from gnnkit.errors import UserError
 from gnnkit.launch.environment import StartedRank
-from gnnkit.utils.ranges import MAX_THREADS, MAX_WIDTH, one_of, switch, whole
+from gnnkit.utils.ranges import MAX_THREADS, MAX_WIDTH, one_of, real, switch, whole
 
 if TYPE_CHECKING:
     from gnnkit.launch.launcher import Launcher
+
+
+MAX_RATE = 1e9  # upper limit of numbers that describe a machine
+
+Rate = Annotated[float, functools.partial(real, above=0, high=MAX_RATE)]
+Latency = Annotated[float, functools.partial(real, low=0, high=MAX_RATE)]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSettings(Section):
+    """The section `leader`: a switch for each plugin of the leader."""
+
+    rebalance: Switch  # whether work is moved away from a straggler
+    other_plugins: tuple[str, ...] = ()  # other enabled plugins. Not a key, since it has a default
+
+    @classmethod
+    def optional_keys(cls) -> list[str]:
+        return plugins.names("leader")
+
+    @classmethod
+    def read(cls, section: str, values: Mapping[str, Any]) -> Self:
+        names = [name for name, value in values.items() if switch(f"{section}.{name}", value)]
+        for name in names:
+            if name not in plugins.names("leader"):
+                package = plugins.PACKAGES["leader"][name]
+                raise UserError(f"{section}.{name}=true: the package {package} is not installed: pip install {package}")
+        return cls("rebalance" in names, tuple(name for name in names if name != "rebalance"))
+
+    @property
+    def hooks(self) -> tuple[Choice, ...]:
+        """The enabled plugins."""
+        return tuple(Choice("leader", name, {}) for name in ("rebalance",) * self.rebalance + self.other_plugins)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings(Section):
+    """The section `plan`, which may describe a machine other than this one."""
+
+    conditions = (
+        OnlyWith(
+            "job=plan, partition=auto or strategy=auto",
+            lambda s: s.job.reads_plan or AUTO in (s.strategy.name, s.partition.nodes.name),
+        ),
+    )
+
+    bandwidth: Rate | None  # GB/s that a rank sends to others
+    memory: Rate | None  # GiB per rank
+
 
 _USUAL_LOGGERS = ("tensorboard", "csv")  # default loggers of `conf/config.yaml`
 FEW_EDGES = 500_000  # below this, one worker is faster: measured up to 240,000 edges on two cores, with 2 and 4

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.ids import numbers_of
 from gnnkit.graph.schema import Relation
 from gnnkit.graph.types import Fields
 from gnnkit.utils.checks import Array

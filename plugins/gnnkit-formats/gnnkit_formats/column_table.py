@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gnnkit.errors import UserError
-from gnnkit.graph.arrow import nulls_of
-from gnnkit.graph.ids import first_row
+from gnnkit.graph.ids import first_row, nulls_of
 from gnnkit.graph.missing import MISSING, quote
 from gnnkit.graph.types import Ids
 from gnnkit.utils.checks import Array

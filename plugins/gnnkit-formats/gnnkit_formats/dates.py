@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.ids import numbers_of
 
 _MIDNIGHT = -2_208_988_800  # 1900-01-01 in seconds, the day that strptime gives a clock time
 UNCLEAR_CENTURY = 1_893_456_000  # 2030-01-01 in seconds. Other programs read the years 30 to 68 as 1930 to 1968

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.graph.arrow import nulls_of, numbers_of
+from gnnkit.graph.ids import nulls_of, numbers_of
 from gnnkit.graph.types import Floats
 from gnnkit.graph.unfit_columns import UnfitColumns, collect_unfit, describe_many, has_many_values, raise_unfit
 from gnnkit.utils.checks import FLOAT32_MAX, Array

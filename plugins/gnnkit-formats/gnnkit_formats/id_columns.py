@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.graph.arrow import numbers_of
-from gnnkit.graph.ids import MAX_EXACT, IdTable, find_ids, first_row, whole_numbers
+from gnnkit.graph.ids import MAX_EXACT, IdTable, find_ids, first_row, numbers_of, whole_numbers
 from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.types import Ids
 from gnnkit.utils.checks import Array

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.graph.arrow import nulls_of, numbers_of
-from gnnkit.graph.ids import MAX_EXACT
+from gnnkit.graph.ids import MAX_EXACT, nulls_of, numbers_of
 from gnnkit.graph.labels import EMPTY, settle_labels
 from gnnkit.graph.missing import missing_cells, quote
 from gnnkit.graph.split import SPLIT_NAMES

@@ -17,10 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.attributes import TIME_NAMES
 from gnnkit.graph.fields import edge_types_of
-from gnnkit.graph.ids import IdTable, is_consecutive, narrow_text
+from gnnkit.graph.ids import IdTable, is_consecutive, narrow_text, numbers_of
 from gnnkit.graph.labels import check_present
 from gnnkit.graph.times import Times, read_time_fields, to_unit
 from gnnkit.graph.types import Fields, Floats, Ids, Labels

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.graph.arrow import nulls_of, numbers_of
+from gnnkit.graph.ids import nulls_of, numbers_of
 from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.times import ALWAYS, NEVER, find_inexact, from_exact
 from gnnkit.utils.checks import Array

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.graph.arrow import numbers_of
-from gnnkit.graph.ids import first_row
+from gnnkit.graph.ids import first_row, numbers_of
 from gnnkit.graph.missing import MISSING, missing_cells, quote
 from gnnkit.graph.times import UNITS
 from gnnkit.graph.types import Ids

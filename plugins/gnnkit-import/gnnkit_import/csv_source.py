@@ -19,7 +19,7 @@ from gnnkit_formats.table import Table
 from gnnkit_formats.table_files import check_header, explain_comment, infer_column, parse_options
 
 from gnnkit.errors import UserError
-from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.ids import numbers_of
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit_import.sources import FileColumns

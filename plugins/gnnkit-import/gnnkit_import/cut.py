@@ -22,9 +22,8 @@ from gnnkit.partition.shard import Shard
 from gnnkit.partition.store.manifest import PARTS, Digests, Manifest
 from gnnkit.partition.store.parts import GRAPH, without_edges
 from gnnkit.prepare.columns import NumericTable
-from gnnkit.prepare.inputs import IDS, with_inputs
+from gnnkit.prepare.inputs import IDS, Rounding, with_inputs
 from gnnkit.prepare.kept import link_file
-from gnnkit.prepare.rounding import Rounding
 from gnnkit.prepare.steps import Draft, divide
 from gnnkit.prepare.storing import finish_store, of_ranges
 from gnnkit.prepare.trained import read_columns

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnnkit.leader.rates import short
+from gnnkit.leader.epochs import short
 from gnnkit_report.drawing import CHAR, WIDTH, Figure, Plot, Point, Shape, box, dot, line, strokes, text
 
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 14.0, 26.0, 34.0

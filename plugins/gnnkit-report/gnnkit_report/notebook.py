@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.config.settings import Settings
-from gnnkit.leader.rates import duration
+from gnnkit.leader.epochs import duration
 from gnnkit.result.folder import EPOCHS
 from gnnkit.utils.documents import parse_json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gnnkit.leader.rates import short
+from gnnkit.leader.epochs import short
 from gnnkit.utils.documents import number
 from gnnkit_report.charts import clipped
 from gnnkit_report.drawing import CHAR, WIDTH, Figure, Point, Shape, box, line, text

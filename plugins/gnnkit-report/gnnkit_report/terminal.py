@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gnnkit.leader.rates import short
+from gnnkit.leader.epochs import short
 from gnnkit.leader.watch import Watch, WorkerState
 
 REFRESH = 2  # times per second

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gnnkit.leader.rates import short
+from gnnkit.leader.epochs import short
 from gnnkit.utils.documents import number
 from gnnkit_report.charts import MOST_BARS, Part, bars, legend, rank_names
 from gnnkit_report.drawing import WIDTH, Figure, Shape, box, strokes, text

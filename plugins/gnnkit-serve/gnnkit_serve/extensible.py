@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from gnnkit.config.settings import Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Floats, Graph, Ids
-from gnnkit.graph.edge_order import in_listed_order
+from gnnkit.graph.edge_order import in_listed_order, with_inverse_edges
 from gnnkit.graph.features import normalized
-from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.graph.schema import FeatureTable, types_of_nodes
 from gnnkit.prepare.columns import NumericTable, TrainedColumns
 from gnnkit.prepare.inputs import degree_rows

@@ -34,7 +34,7 @@ from torch_geometric.nn import GCNConv, GraphNorm
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Graph
-from gnnkit.graph.inverse_edges import with_inverse_edges
+from gnnkit.graph.edge_order import with_inverse_edges
 from gnnkit.partition.degrees import Degrees
 from tests.cases import exhaustive, few
 from tests.farm import Farm, graph_of

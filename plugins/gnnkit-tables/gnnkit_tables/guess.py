@@ -14,8 +14,8 @@ from gnnkit_formats.table import Table
 from gnnkit_formats.values import is_text
 
 from gnnkit.errors import UserError
-from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.attributes import is_time
+from gnnkit.graph.ids import numbers_of
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
 from gnnkit_tables.composite import find_composite_keys, match_keys

@@ -12,8 +12,7 @@ from gnnkit_formats.table import Table
 from gnnkit_formats.values import is_text
 
 from gnnkit.errors import UserError
-from gnnkit.graph.arrow import nulls_of, numbers_of
-from gnnkit.graph.ids import MAX_EXACT
+from gnnkit.graph.ids import MAX_EXACT, nulls_of, numbers_of
 from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.types import Ids
 

@@ -17,7 +17,7 @@ from gnnkit_formats.column_table import require
 from gnnkit_formats.table import Table
 
 from gnnkit.errors import UserError
-from gnnkit.graph.arrow import nulls_of
+from gnnkit.graph.ids import nulls_of
 from gnnkit.graph.times import ALWAYS, NEVER, UNITS, Times, parse_time, show_time
 from gnnkit.launch.phases import say
 from gnnkit.utils.ranges import one_line, shown_names

@@ -17,7 +17,7 @@ from gnnkit_formats.table import Table
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
-from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.ids import numbers_of
 from gnnkit.graph.labels import labelled, unlabelled
 from gnnkit.graph.split import random_split
 from gnnkit.graph.time_split import TimeSplit, parts_of
