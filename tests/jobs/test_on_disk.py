@@ -19,7 +19,7 @@ from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.prepare import placed
-from tests.cases import few
+from tests.cases import few, pairwise
 from tests.runs import BARE
 
 pytestmark = pytest.mark.slow
@@ -264,12 +264,9 @@ READS = [("full graph", "auto"), *itertools.product(["shared", "owners"], ["mapp
     ("job", "dtype", "nodes", "way", "place"),
     [
         (*store, *read)
-        for store in itertools.product(["partition", "import"], ["as_is", "int8"], NODES)
-        for read in READS
+        for *store, read in pairwise([*itertools.product(["partition", "import"], ["as_is", "int8"], NODES, READS)])
     ],
-    default=[
-        ("import", "int8", "mixed", "full graph", "auto"),
-    ],
+    default=1,
 )
 def test_parts_read_the_rows_of_the_graph(
     job: str, dtype: str, nodes: str, way: str, place: str, cut: Cut, run: Run, tmp_path: Path

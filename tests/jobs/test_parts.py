@@ -27,7 +27,7 @@ from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.launch.launcher import RankError
-from tests.cases import few
+from tests.cases import few, in_turn
 from tests.forked import forked
 from tests.jobs.test_train import small_graph
 from tests.launch.outside import by_hand
@@ -97,8 +97,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], tuple[
 @pytest.mark.slow
 @few(
     ("way", "workers"),
-    [(way, workers) for way in WAYS for workers in (3, PARTS - (way == "grid"))],
-    default=[("attention", 3)],
+    [*in_turn(WAYS, (3, PARTS)), ("sampled", 3)],
+    default=[("averages", 3)],
 )
 def test_weights_and_figures_do_not_depend_on_the_number_of_processes(way: str, workers: int, run: Any) -> None:
     (expected, all_weights), (result, weights) = run(way, 1), run(way, workers)
