@@ -28,7 +28,7 @@ from tests.cases import exhaustive, few, in_turn
 from tests.runs import BARE
 from tests.task.test_temporal_links import conversations
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_core")]
 N = 240  # targets, and reporters of their labels
 CUT = 500  # time of the first validation node
 SMALL = {"name": "sage", "hidden": 8}

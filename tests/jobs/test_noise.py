@@ -11,7 +11,7 @@ import pytest
 from tests import noise
 from tests.cases import exhaustive
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_core")]
 COUNT, SEEDS = 1_200, 3
 NEVER_BEYOND = 4  # standard deviations: 1 of 16,000 models that know nothing is
 
