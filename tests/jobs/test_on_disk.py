@@ -48,17 +48,17 @@ def graph(dtype: Any = np.float32) -> Graph:
 
 
 def train(folder: Path, data: Any = None, **keys: Any) -> Any:
-    given = {"dataset": data} if isinstance(data, dict) else {}
-    args = [] if given else [graph() if data is None else data]
-    return gnnkit.train(*args, folder=folder, **given, **{**FAST, **keys})
+    data_keys = {"dataset": data} if isinstance(data, dict) else {}
+    args = [] if data_keys else [graph() if data is None else data]
+    return gnnkit.train(*args, folder=folder, **data_keys, **{**FAST, **keys})
 
 
 def bits(result: Any) -> list[bytes]:
     """Returns what must be equal: the weights, the predictions, and the loss."""
     names = ("model.safetensors", "predictions.npy")
-    found = [(result.folder / name).read_bytes() for name in names if (result.folder / name).exists()]
-    assert found
-    return [*found, repr(result["train_loss"]).encode()]
+    contents = [(result.folder / name).read_bytes() for name in names if (result.folder / name).exists()]
+    assert contents
+    return [*contents, repr(result["train_loss"]).encode()]
 
 
 ON_DISK: dict[str, Any] = {"place": "disk", "cache": CACHE}
@@ -73,8 +73,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     def run(way: str, features: dict[str, Any], **keys: Any) -> Any:
         asked = json.dumps([way, features, keys], sort_keys=True)
         if asked not in results:
-            given = WAYS.get(way, {"strategy": "vertex_centric"})
-            results[asked] = train(tmp_path_factory.mktemp("run") / "run", features=features, **given, **keys)
+            way_keys = WAYS.get(way, {"strategy": "vertex_centric"})
+            results[asked] = train(tmp_path_factory.mktemp("run") / "run", features=features, **way_keys, **keys)
         return results[asked]
 
     return run
@@ -275,6 +275,6 @@ def test_parts_read_the_rows_of_the_graph(
     own = {key: value for key, value in FAST.items() if key != "workers"}
     store = {"name": "store", "root": str(cut(job, dtype, nodes))}
     read = {"place": place} | ({"cache": CACHE} if place == "disk" else {})
-    given = WAYS.get(way, {"strategy": "vertex_centric"})
-    result = gnnkit.train(dataset=store, folder=tmp_path / "run", features=read, **{**own, **given})
+    way_keys = WAYS.get(way, {"strategy": "vertex_centric"})
+    result = gnnkit.train(dataset=store, folder=tmp_path / "run", features=read, **{**own, **way_keys})
     assert bits(result) == bits(expected)

@@ -45,21 +45,21 @@ def told_by_types(n: int = 120, seed: int = 0) -> Graph:
 
 def train(folder: Path, graph: Graph | None = None, **keys: Any) -> Any:
     trainer = {"max_epochs": 12, "lr": 0.1, "precision": 64}
-    given = {"strategy": "vertex_centric", "workers": 4, "comm": "threads", "trainer": trainer, "inputs": "learned"}
+    run_keys = {"strategy": "vertex_centric", "workers": 4, "comm": "threads", "trainer": trainer, "inputs": "learned"}
     graph = told_by_types() if graph is None else graph
-    return gnnkit.train(graph, folder=folder, **{**BARE, "embedding": 8, "model": RGCN, **given, **keys})
+    return gnnkit.train(graph, folder=folder, **{**BARE, "embedding": 8, "model": RGCN, **run_keys, **keys})
 
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_all_layouts_learn_the_same_from_types(tmp_path: Path) -> None:
-    found = {
+    results = {
         partition: train(tmp_path / partition, partition=partition, write=["logits"])
         for partition in ("1d", "1.5d", "2d", "3d")
     }
-    for partition, result in found.items():
+    for partition, result in results.items():
         assert result["test_accuracy"] == 1, partition
-        assert result["train_loss"] == pytest.approx(found["1d"]["train_loss"], rel=1e-9)
+        assert result["train_loss"] == pytest.approx(results["1d"]["train_loss"], rel=1e-9)
         logits = (np.load(tmp_path / name / "logits.npy") for name in (partition, "1d"))
         np.testing.assert_allclose(*logits, rtol=1e-8)
 
@@ -186,7 +186,7 @@ def test_types_of_nodes_may_have_rows_of_their_own_widths(tmp_path: Path, input_
     data = hetero()
     data["subject"].x, data["paper"].x = torch.eye(6), torch.rand(90, 3)
     keys = {"inputs": "features", "embedding": None, "input_rows": input_rows, "write": ["logits"]}
-    found = {
+    results = {
         partition: train(
             tmp_path / partition,
             data,
@@ -196,8 +196,8 @@ def test_types_of_nodes_may_have_rows_of_their_own_widths(tmp_path: Path, input_
         )
         for partition in ("1d", "2d")
     }
-    assert all(result["test_accuracy"] == 1 for result in found.values())
-    logits = (np.load(tmp_path / partition / "logits.npy") for partition in found)
+    assert all(result["test_accuracy"] == 1 for result in results.values())
+    logits = (np.load(tmp_path / partition / "logits.npy") for partition in results)
     np.testing.assert_allclose(*logits, rtol=1e-8)
 
 

@@ -41,7 +41,7 @@ def test_rows_without_zeros_train_what_dense_rows_do(name: str, model: str, tmp_
     kept = np.random.default_rng(0).random(graph.features.shape) < 0.05
     graph = replace(graph, features=np.asarray(graph.features) * kept)
 
-    def found(rows: str) -> Any:
+    def train(rows: str) -> Any:
         return gnnkit.train(
             graph,
             strategy=STRATEGIES[name],
@@ -57,7 +57,7 @@ def test_rows_without_zeros_train_what_dense_rows_do(name: str, model: str, tmp_
             folder=tmp_path / rows,
         )
 
-    dense, sparse = found("dense"), found("sparse")
+    dense, sparse = train("dense"), train("sparse")
     assert sparse["train_loss"] == pytest.approx(dense["train_loss"], rel=1e-10)
     assert sparse["val_loss"] == pytest.approx(dense["val_loss"], rel=1e-10)
     assert sparse["test_accuracy"] == dense["test_accuracy"]

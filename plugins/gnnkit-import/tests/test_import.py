@@ -95,7 +95,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], dict[str, str]]:
+def cut_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], dict[str, str]]:
     """Returns digests of the store that job=partition writes, with ids or without."""
 
     @functools.cache
@@ -447,10 +447,10 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
     default=[("importer", 1000, "dst.records")],
 )
 def test_a_full_disk_in_any_pass_is_told_by_file_and_leaves_no_store(
-    process: str, size: int, file: str, tmp_path: Path, whole: Callable[[bool], dict[str, str]]
+    process: str, size: int, file: str, tmp_path: Path, cut_store: Callable[[bool], dict[str, str]]
 ) -> None:
-    found = process == "_write_import" or file == "src.read"  # ids, which are then written first
-    data, store = tables(tmp_path / "data", ids=found), tmp_path / "store"
+    has_ids = process == "_write_import" or file == "src.read"  # ids, which are then written first
+    data, store = tables(tmp_path / "data", ids=has_ids), tmp_path / "store"
     with pytest.MonkeyPatch.context() as patch:
         limited(patch, process, size)
         with pytest.raises(
@@ -460,7 +460,7 @@ def test_a_full_disk_in_any_pass_is_told_by_file_and_leaves_no_store(
     assert "\n" not in str(raised.value)
     assert not (store / "store.json").exists()
     run("import", data, store, memory=SEVERAL)
-    assert made(store) == whole(found)
+    assert made(store) == cut_store(has_ids)
 
 
 @pytest.mark.slow

@@ -119,9 +119,9 @@ OTHER_GRIDS = [(4, 1, 1), (2, 2, 1), (1, 1, 4), (3, 2, 1)]
 
 def on_grids(names: Collection[str], default: Collection[str]) -> pytest.MarkDecorator:
     """Parametrises a test over models on some grids, and some models on others."""
-    others = [name for name in names if name in ("gcn", "gat", "rgcn")] or names
+    on_more = [name for name in names if name in ("gcn", "gat", "rgcn")] or names
     cases = [pytest.param(name, GRIDS, id=name) for name in names]
-    cases += [exhaustive(pytest.param(name, OTHER_GRIDS, id=f"{name}-other grids")) for name in others]
+    cases += [exhaustive(pytest.param(name, OTHER_GRIDS, id=f"{name}-other grids")) for name in on_more]
     return few("name,shapes", cases, default=default)
 
 
