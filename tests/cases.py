@@ -42,6 +42,15 @@ def product(where: Callable[..., bool] = _ALL, /, **axes: Sequence[Any]) -> pyte
     return pytest.mark.parametrize(",".join(axes), params)
 
 
+def in_turn(*axes: Collection[Any]) -> list[tuple[Any, ...]]:
+    """Returns cases that hold each value of each axis, as many as the longest axis has.
+
+    The values of a shorter axis repeat in order.
+    """
+    longest = max(map(len, axes))
+    return list(zip(*(itertools.islice(itertools.cycle(axis), longest) for axis in axes), strict=True))
+
+
 def few(names: str | Sequence[str], values: Iterable[Any], default: int | Collection[Any]) -> pytest.MarkDecorator:
     """Parametrises a test over values of which most are exhaustive.
 

@@ -25,6 +25,7 @@ pytest_plugins = ["pytester", "tests.rules"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests start many interpreters. Each would compile Lightning anew, for 10 seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False  # rewriting all assertions anew is half of the collection's seconds
 gc.disable()  # until all is imported, which stays: passes of the collector were a third of the collection's seconds
 RUNS = {"jobs", "leader", "training"}  # folders with tests of whole runs
 SOME_RUNS = {"nn", "partition", "strategy", "sync", "task", "witness"}  # folders where slow tests have such runs

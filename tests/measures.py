@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import re
 import tokenize
@@ -117,7 +118,7 @@ def measure_package(root: Path) -> dict[str, float]:
     names = [node.id for node in nodes if isinstance(node, ast.Name)]
     names += [node.arg for node in nodes if isinstance(node, ast.arg)]
     return {
-        "code lines": sum(_count_code_lines(sources[path], tree) for path, tree in trees.items()),
+        "code lines": sum(map(_count_code_lines, sources.values())),
         "functions over 40 lines": sum(_num_lines(node) > 40 for node in functions),
         "functions over 15 branches": sum(_count_branches(node) > 15 for node in functions),
         "classes over 15 methods": sum(sum(isinstance(x, FUNCTIONS) for x in node.body) > 15 for node in classes),
@@ -137,7 +138,7 @@ def _is_bare(name: str) -> bool:
 def code_lines(root: Path) -> int:
     """Counts the lines of code of all modules below a folder."""
     sources = [path.read_text() for path in root.rglob("*.py")]
-    return sum(_count_code_lines(source, ast.parse(source)) for source in sources)
+    return sum(map(_count_code_lines, sources))
 
 
 def measure_pages(folder: Path) -> dict[str, float]:
@@ -168,14 +169,15 @@ def _docstrings(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield re.split(r"\n\s*(?:Example|>>>|\.\. )", text)[0]
 
 
-def _count_code_lines(source: str, tree: ast.Module) -> int:
+@functools.cache
+def _count_code_lines(source: str) -> int:
     """Counts lines that are not blank, comments, imports or docstrings."""
     code, second = set(), set()
     layout = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in layout:
             code.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             second.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         if isinstance(node, DEFINITIONS) and ast.get_docstring(node, clean=False) is not None:

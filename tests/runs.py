@@ -6,10 +6,12 @@ import contextlib
 import copy
 import functools
 import gc
+import inspect
 import os
 import re
 from collections.abc import Iterator, Sequence
 from importlib import metadata
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,10 @@ def within_process() -> Iterator[None]:
         patch.setattr(result, "version", _version)
         patch.setattr(registry, "entry_points", _entry_points)
         patch.setattr(os, "fsync", lambda _: None)  # no test turns the machine off
+        patch.setattr(inspect, "signature", _signature)
+        patch.setattr(yaml, "safe_dump", _safe_dump)
+        if not torch.cuda.is_available():  # else each seed is kept, with the stack, for a device to come
+            patch.setattr(torch.cuda, "manual_seed_all", lambda _: None)
         yield
     if len(os.listdir("/dev/fd")) > MANY:
         gc.collect()  # mapped files stay open as long as cycles of a run hold these
@@ -126,6 +132,19 @@ def _plain(value: Any) -> str:
     return plain(value) if isinstance(value, list | dict) else _spelt(value)
 
 
+def _signature(callable_object: Any, **options: Any) -> inspect.Signature:
+    """Is `inspect.signature`, with a memory of classes."""
+    if isinstance(callable_object, type) and not options:
+        return _signature_of_class(callable_object)
+    return signature(callable_object, **options)
+
+
+def _safe_dump(data: Any, stream: Any = None, *, width: int = 80, **options: Any) -> Any:
+    """Is `yaml.safe_dump` in C, whose width has 31 bits."""
+    return yaml.dump(data, stream, Dumper=yaml.CSafeDumper, width=min(width, 2**31 - 1), **options)
+
+
+_signature_of_class = functools.cache(signature)
 _spelt = functools.lru_cache(maxsize=None, typed=True)(plain)
 _version = functools.cache(metadata.version)
 _entry_points = functools.cache(metadata.entry_points)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cases import exhaustive, few, pairwise, product
+from tests.cases import exhaustive, few, in_turn, pairwise, product
 
 AXES: dict[str, list[Any]] = {
     "letter": ["a", "b", "c", "d"],
@@ -61,6 +61,10 @@ def test_the_same_cases_are_kept_every_time() -> None:
 def test_values_that_are_equal_on_two_axes_are_told_apart() -> None:
     cases = list(itertools.product([0, 1], [0, 1], [0, 1]))
     assert pairs(pairwise(cases)) == pairs(cases)
+
+
+def test_values_of_shorter_axes_repeat_in_order() -> None:
+    assert in_turn("abc", {1: 0, 2: 0}) == [("a", 1), ("b", 2), ("c", 1)]
 
 
 def test_ids_are_those_of_pytest_and_marks_of_values_stay() -> None:

@@ -45,7 +45,7 @@ from gnnkit.sync.base import GradientSync
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from tests import shops
-from tests.cases import exhaustive, few
+from tests.cases import exhaustive, few, in_turn
 from tests.comm.processes import run_gloo
 from tests.folders import graphar_folder, graphbolt_folder, ogb, saint, store
 from tests.forked import Forked
@@ -169,7 +169,10 @@ def test_strategies(name: str, grids: str) -> None:
 @pytest.mark.slow
 @few(
     "name,first_grid",
-    [(name, first) for name in [*plugins.names("exchange"), "quantized+adaptive"] for first in (0, 1, 2)],
+    [
+        *((name, 0) for name in [*plugins.names("exchange"), "quantized+adaptive"]),
+        *in_turn([*plugins.names("exchange"), "quantized+adaptive"], (1, 2)),
+    ],
     default=[(name, 0) for name in plugins.names("exchange") if name != "error_feedback"],
 )
 def test_exchanges(name: str, first_grid: int, monkeypatch: pytest.MonkeyPatch) -> None:

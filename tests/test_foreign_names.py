@@ -44,6 +44,7 @@ BASE = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_a_written_configuration_reads_back_to_its_keys() -> None:
     for first in range(0, NUM_NAMES, 50):
         names = NAMES[first : first + 50]
@@ -93,6 +94,7 @@ def test_file_names_are_distinct_and_stay_in_their_folder(tmp_path: Path) -> Non
     assert file_name("paper") == "paper"
 
 
+@pytest.mark.exhaustive
 def test_the_command_that_leaves_columns_out_names_exactly_these(tmp_path: Path) -> None:
     names = [name for name in NAMES if "\x00" not in name and "\ud800" not in name and "${" not in name][:300]
     script = "".join(f"printf '%s\\0' {ignore_key([name])}\n" for name in names)

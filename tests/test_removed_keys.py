@@ -18,12 +18,13 @@ from gnnkit.config.removed import removed_keys
 from gnnkit.config.settings import Choice, settle
 from gnnkit.errors import UserError
 from gnnkit.plugins import KINDS, SEVERAL
+from tests.cases import few
 
 REMOVED = removed_keys()
 SECTIONS = {"model": {"name": "gcn"}, "task": {"name": "node_classification"}}
 
 
-@pytest.mark.parametrize("key", REMOVED)
+@few("key", REMOVED, default=12)
 def test_a_removed_key_is_refused_with_its_replacement(key: str) -> None:
     overrides = ["logger=[wandb,mlflow]", "callback=[summary]", "strategy=vertex_centric", "partition=ldg"]
     with pytest.raises(UserError) as raised:
@@ -64,7 +65,7 @@ def test_a_removed_key_is_refused_beside_a_section_without_options() -> None:
         compose(["strategy=preset_workload", "logger=[]", "strategy.correction=llcg"])
 
 
-@pytest.mark.parametrize("key", ["sampler.redraw", "sync.damping", "trainer.min_delta"])
+@few("key", ["sampler.redraw", "sync.damping", "trainer.min_delta"], default=["sync.damping"])
 def test_a_removed_key_is_refused_however_it_is_given(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,7 +119,7 @@ def plugins_of(key: str) -> list[str]:
     return [name for name in own if last not in [each.name.rpartition(".")[2] for each in read(section, name).keys]]
 
 
-@pytest.mark.parametrize("key", [key for key in REMOVED if "." in key])
+@few("key", [key for key in REMOVED if "." in key], default=12)
 def test_a_recorded_run_may_have_removed_keys_at_their_defaults(key: str, tmp_path: Path) -> None:
     section, last = key.partition(".")[0], key.rpartition(".")[2]
     for name in plugins_of(key):

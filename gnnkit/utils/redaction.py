@@ -98,10 +98,10 @@ def secret_variables(environment: Mapping[str, str] = os.environ) -> dict[str, s
     """
     secrets = {
         name: value
-        for name, value in environment.items()
-        if len(value) >= _MIN_LENGTH
-        and _VARIABLE.search(name)
+        for name in environment
+        if _VARIABLE.search(name)
         and not _NO_SECRET_IN.search(name)
+        and len(value := environment[name]) >= _MIN_LENGTH
         and not _is_path(value)
     }
     return dict(sorted(secrets.items(), key=lambda item: -len(item[1])))

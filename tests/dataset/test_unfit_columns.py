@@ -236,6 +236,7 @@ def test_frames_list_all_unfit_columns_of_a_table() -> None:
         Graph.from_tables(pa.table({"src": [0], "dst": [1], "gap": [np.nan], "wide": [1e300]}), None)
 
 
+@pytest.mark.exhaustive
 def test_a_long_list_keeps_its_key(tmp_path: Path) -> None:
     names = [f"text{column}" for column in range(100)]
     nodes = {"id": range(300)} | {name: [f"{row}x" for row in range(300)] for name in names}

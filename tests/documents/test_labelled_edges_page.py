@@ -15,6 +15,7 @@ pytestmark = pytest.mark.reads("docs/howto/labelled-edges.md", "gnnkit", "conf",
 
 @pytest.mark.slow
 @pytest.mark.long("trains 50 epochs, as the page does")
+@pytest.mark.exhaustive
 def test_the_blocks_of_the_page_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

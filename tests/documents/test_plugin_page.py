@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gnnkit.__main__ import main
+from tests.cases import few
 from tests.documents.packages import files_of, install
 from tests.runs import within_process
 
@@ -42,7 +43,7 @@ def test_the_tests_of_each_package_pass(path: str, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [pytest.param(command, id=" ".join(command)) for command in COMMANDS])
+@few("arguments", [pytest.param(command, id=" ".join(command)) for command in COMMANDS], default=3)
 def test_the_commands_of_the_page_run(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(files_of(PAGE), tmp_path, monkeypatch)
     short = [] if "job=verify" in arguments else ["trainer.max_epochs=2"]

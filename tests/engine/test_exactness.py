@@ -147,7 +147,7 @@ def fixed_case(directed: bool) -> tuple[Graph, dict[str, Answer]]:
 
 
 @pytest.mark.slow
-@few("turn,large", [*itertools.product(range(9), [False, True])], default=1)
+@few("turn,large", [*itertools.product(range(0, 9, 2), [False, True])], default=1)
 def test_every_grid_of_up_to_eight_ranks(turn: int, large: bool) -> None:
     """Each turn gives a grid one model. A model meets directed and undirected edges."""
     for number, grid in enumerate(grid for grid in GRIDS if (math.prod(grid) > 6) == large):
@@ -159,7 +159,7 @@ def test_every_grid_of_up_to_eight_ranks(turn: int, large: bool) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize("grid", [Grid(2, 2, 1), Grid(1, 1, 2), Grid(4, 1, 1), Grid(2, 1, 2), Grid(1, 3, 1)], ids=str)
+@pytest.mark.parametrize("grid", [Grid(2, 2, 1), Grid(2, 1, 2), Grid(1, 3, 1)], ids=str)
 def test_gloo_processes_give_one_process_result(grid: Grid) -> None:
     graph, reference = fixed_case(directed=True)
     node_rank = np.random.default_rng(3).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)

@@ -30,7 +30,7 @@ from gnnkit.dataset.saved import Saved
 from gnnkit.graph import Graph
 from tests.hostile import ODD, check_cases, fuzz, odd_tensor
 
-FEW = 150
+FEW = 80
 NUM_NODES, NUM_EDGES = 6, 9
 CELLS = ["", "nan", "-1", "1e999", "9223372036854775808", "99999999999", '"', "a,b", "\0", "é", "1.5", "2020-13-01"]
 

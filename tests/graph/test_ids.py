@@ -111,7 +111,7 @@ def read_plainly(edges: Columns, nodes: Columns | None) -> Any:
 
 
 @pytest.mark.slow
-@few("seed", range(6), default=2)
+@few("seed", range(4), default=2)
 @pytest.mark.parametrize("reader", READERS)
 def test_text_ids_mean_the_same_to_every_reader(reader: str, seed: int, tmp_path: Path) -> None:
     random = Random(seed)

@@ -18,6 +18,7 @@ from gnnkit.partition.shard import uncut
 from gnnkit.partition.store.join import join_shards
 from gnnkit.partition.store.manifest import Manifest
 from gnnkit.prepare.inputs import with_inputs
+from tests.cases import few
 
 COUNTS = [3, 4, 2]
 RELATIONS = (Relation("author", "writes", "paper"), Relation("paper", "in", "venue"))
@@ -111,7 +112,7 @@ def test_a_forged_table_is_refused(kind: Any, width: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("inputs", "symmetrize"), [("features", False), ("learned", True), ("degree", False)])
+@few(("inputs", "symmetrize"), [("features", False), ("learned", True), ("degree", False)], default=[("learned", True)])
 def test_an_import_and_a_partition_keep_the_same_schema(inputs: str, symmetrize: bool, tmp_path: Path) -> None:
     graph = make_typed_graph(4, 4, 4)
     split = np.arange(9, dtype=np.int8) % 3

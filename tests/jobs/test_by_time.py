@@ -24,11 +24,11 @@ from gnnkit.task.evaluation.timed import TimedEvaluation
 from gnnkit.training import chance
 from gnnkit.training.module import TrainingModule
 from gnnkit.utils.checks import Array
-from tests.cases import exhaustive
+from tests.cases import exhaustive, few, in_turn
 from tests.runs import BARE
 from tests.task.test_temporal_links import conversations
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_core")]
 N = 240  # targets, and reporters of their labels
 CUT = 500  # time of the first validation node
 SMALL = {"name": "sage", "hidden": 8}
@@ -100,9 +100,10 @@ def train(tmp_path: Path) -> Callable[..., Result]:
     return run
 
 
-@pytest.mark.parametrize(
+@few(
     ("typed", "place"),
     [(False, "shared"), (True, "shared"), (False, "joint"), (False, "topology"), exhaustive((False, "features"))],
+    default=[(True, "shared"), (False, "topology")],
 )
 def test_labels_that_only_the_future_tells_are_not_learned(
     typed: bool, place: str, train: Callable[..., Result]
@@ -122,7 +123,7 @@ def logits(result: Result) -> Array:
     return np.array(np.load(result.run_folder / "logits.npy"))
 
 
-@pytest.mark.parametrize("typed", [False, True])
+@few("typed", [False, True], default=[True])
 def test_what_comes_after_a_node_changes_no_output(typed: bool, train: Callable[..., Result]) -> None:
     options: dict[str, Any] = {"write": ["logits"], "trainer": {"max_epochs": 2, "monitor": None}}
     options |= {"model": {"name": "rgcn", "hidden": 8}} if typed else {}
@@ -135,7 +136,7 @@ def test_what_comes_after_a_node_changes_no_output(typed: bool, train: Callable[
     assert scrambled["train_loss"] == loss
 
 
-@pytest.mark.parametrize("pick", ["uniform", "last"])
+@few("pick", ["uniform", "last"], default=["last"])
 def test_workers_and_evaluation_batches_change_no_figure(pick: str, train: Callable[..., Result]) -> None:
     names = ("train_loss", "val_loss", "test_loss", "val_roc_auc", "test_roc_auc")
     options: dict[str, Any] = {"sampler": {"fanouts": [3, 3], "pick": pick}, "write": ["logits"]}
@@ -177,7 +178,7 @@ class Sums(nn.Module):
         return x[:, :2] + 0 * self.unused
 
 
-@pytest.mark.parametrize("task", ["nodes", "edges", "links"])
+@few("task", ["nodes", "edges", "links"], default=["nodes"])
 def test_evaluation_batches_of_any_size_have_the_same_bits(
     task: str, train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,7 +256,7 @@ def test_other_jobs_draw_the_same(train: Callable[..., Result], tmp_path: Path) 
     np.testing.assert_array_equal(logits(resumed), rows)
 
 
-@pytest.mark.parametrize("place", ["shared", *OTHERS])
+@few("place", ["shared", *OTHERS], default=["topology"])
 def test_a_run_resumed_within_an_epoch_has_the_same_bits(
     place: str, train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,13 +290,14 @@ def test_outputs_at_a_time_are_not_computed_on_all_edges(train: Callable[..., Re
         gnnkit.explain(tmp_path / "run", [0], reported(), overrides=overrides, folder=tmp_path / "explain")
 
 
-@pytest.mark.parametrize(
+@few(
     ("typed", "sampler"),
     [
         (False, {"fanouts": [-1, -1]}),
         (True, {"fanouts": [3, 2], "pick": "last"}),
         (False, {"fanouts": [-1, -1], "time": "window", "window": 300}),
     ],
+    default=1,
 )
 def test_explained_outputs_are_those_at_each_nodes_time(
     typed: bool, sampler: dict[str, Any], train: Callable[..., Result], tmp_path: Path
@@ -320,7 +322,7 @@ def test_explained_outputs_are_those_at_each_nodes_time(
     assert pages[0] == pages[1], "no future edge is drawn"
 
 
-@pytest.mark.parametrize("norm", ["none", "batch"])
+@few("norm", ["none", "batch"], default=["batch"])
 def test_workers_take_the_steps_of_one_process(norm: str, train: Callable[..., Result]) -> None:
     options: dict[str, Any] = {"model": {"name": "sage", "hidden": 8, "norm": norm}, "sampler": {"fanouts": [3, 3]}}
     result = train(reported(), job="verify", workers=3, **options)
@@ -347,6 +349,7 @@ def told_later(seed: int = 0) -> Graph:
     return graph.split_by_time(borders=[500, 750])
 
 
+@pytest.mark.exhaustive
 def test_labelled_edges_are_predicted_as_of_their_own_times(train: Callable[..., Result]) -> None:
     options: dict[str, Any] = {"task": "edge_classification", "sampler": {"fanouts": [3, 3]}}
     long: dict[str, Any] = {"trainer": {"max_epochs": 16, "lr": 0.05, "check_val_every_n_epoch": 16}}
@@ -456,8 +459,15 @@ def test_a_window_of_all_times_is_strict_and_a_short_one_is_not(typed: bool, tra
 WINDOW = {"time": "window"}
 
 
-@pytest.mark.parametrize("place", OTHERS)
-@pytest.mark.parametrize("task", TASKS)
+@few(
+    "task,place",
+    [
+        *in_turn(TASKS, ["joint", "topology", "features"]),
+        *((task, "topology") for task in ("nodes", "path", "edges", "links")),
+        ("typed", "joint"),
+    ],
+    default=[("nodes", "joint"), ("window", "topology"), ("path", "joint")],
+)
 def test_owners_train_and_evaluate_as_one_process_does(task: str, place: str, train: Callable[..., Result]) -> None:
     make, options = TASKS[task]
     options = {"sampler": {}} | options
@@ -512,7 +522,7 @@ def test_owners_know_the_ages_of_edges(place: str, train: Callable[..., Result])
         assert other["train_loss"] == pytest.approx(base["train_loss"], abs=1e-12)
 
 
-@pytest.mark.parametrize("place", ["shared", "joint"])
+@few("place", ["shared", "joint"], default=["joint"])
 @pytest.mark.parametrize("task", [exhaustive("nodes"), exhaustive("edges"), "links"])
 def test_runs_from_a_store_are_those_of_the_data(
     task: str, place: str, train: Callable[..., Result], tmp_path: Path

@@ -118,6 +118,7 @@ def test_a_table_in_another_order_without_labels_is_predicted_as_trained(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_core")
+@pytest.mark.exhaustive
 def test_a_class_that_has_another_name_in_the_model_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

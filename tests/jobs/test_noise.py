@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from tests import noise
 from tests.cases import exhaustive
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_core")]
 COUNT, SEEDS = 1_200, 3
 NEVER_BEYOND = 4  # standard deviations: 1 of 16,000 models that know nothing is
 
@@ -31,13 +33,15 @@ def test_without_times_the_future_is_learned(base: str, tmp_path: Path) -> None:
     assert noise.area(base, 0, COUNT, tmp_path, sampler=sampler) > 0.65
 
 
-OFTEN = ("npz", "tables", "nodes joint", "edges topology")
+@pytest.fixture(scope="module")
+def area(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], float]:
+    """Measures each case once."""
+    return functools.cache(lambda name: noise.area(name, 1, 300, tmp_path_factory.mktemp("noise")))
+
+
+OFTEN = ("tables", "nodes joint")
 
 
 @pytest.mark.parametrize("case", [case if case in OFTEN else exhaustive(case) for case in noise.SAME])
-def test_strategies_and_readers_have_the_area_of_one_process(case: str, tmp_path: Path) -> None:
-    areas = []
-    for name in (case, noise.SAME[case]):
-        (folder := tmp_path / name).mkdir()
-        areas.append(noise.area(name, 1, 300, folder))
-    assert areas[0] == pytest.approx(areas[1], abs=1e-3)  # rounding orders equal outputs
+def test_strategies_and_readers_have_the_area_of_one_process(case: str, area: Callable[[str], float]) -> None:
+    assert area(case) == pytest.approx(area(noise.SAME[case]), abs=1e-3)  # rounding orders equal outputs

@@ -27,7 +27,7 @@ from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.launch.launcher import RankError
-from tests.cases import few
+from tests.cases import few, in_turn
 from tests.forked import forked
 from tests.jobs.test_train import small_graph
 from tests.launch.outside import by_hand
@@ -64,9 +64,9 @@ def train(folder: Path, workers: int, **keys: Any) -> tuple[Any, bytes]:
     One process is that of the test.
     """
     trainer = {"max_epochs": EPOCHS} | keys.pop("trainer", {})
-    given = {"parts": PARTS, "threads": 1, "workers": workers, **BARE, **keys}
-    given |= {"launcher": "inline"} if workers == 1 else {}
-    result = gnnkit.train(small_graph(), folder=folder, trainer=trainer, **given)
+    run_keys = {"parts": PARTS, "threads": 1, "workers": workers, **BARE, **keys}
+    run_keys |= {"launcher": "inline"} if workers == 1 else {}
+    result = gnnkit.train(small_graph(), folder=folder, trainer=trainer, **run_keys)
     return result, (folder / "model.safetensors").read_bytes()
 
 
@@ -97,8 +97,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], tuple[
 @pytest.mark.slow
 @few(
     ("way", "workers"),
-    [(way, workers) for way in WAYS for workers in (3, PARTS - (way == "grid"))],
-    default=[("attention", 3)],
+    [*in_turn(WAYS, (3, PARTS)), ("sampled", 3)],
+    default=[("averages", 3)],
 )
 def test_weights_and_figures_do_not_depend_on_the_number_of_processes(way: str, workers: int, run: Any) -> None:
     (expected, all_weights), (result, weights) = run(way, 1), run(way, workers)
@@ -121,14 +121,14 @@ def test_runs_go_on_from_each_number_of_processes_with_each_other(
         train(half, first, **keys, trainer={"max_epochs": 2})
         for then in PROCESSES:
             place = shutil.copytree(half, tmp_path / f"{first}-{then}")
-            result, found = train(place, then, **keys, trainer={"max_epochs": 4}, on_exists="resume")
-            assert found == weights, (first, then)
+            result, new_weights = train(place, then, **keys, trainer={"max_epochs": 4}, on_exists="resume")
+            assert new_weights == weights, (first, then)
             assert result["epochs"] == 2
             assert result["test_loss"] == expected["test_loss"]
             shutil.rmtree(place)
     for workers in PROCESSES[1:]:
-        result, found = train(tmp_path / f"whole-{workers}", workers, **keys, trainer={"max_epochs": 4})
-        assert found == weights, workers
+        result, new_weights = train(tmp_path / f"whole-{workers}", workers, **keys, trainer={"max_epochs": 4})
+        assert new_weights == weights, workers
         assert figures(result) == figures(expected)
 
 

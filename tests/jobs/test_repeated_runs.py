@@ -133,8 +133,7 @@ def test_a_run_goes_on_after_one_that_failed_on_one_rank(tmp_path: Path, environ
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("environment", [of_torchrun, by_hand])
-@pytest.mark.parametrize("first", [add_up, None])
+@pytest.mark.parametrize(("environment", "first"), [(of_torchrun, add_up), (by_hand, None)])
 def test_runs_alternate_with_process_groups_of_the_program(
     tmp_path: Path, environment: Environment, first: Callable[[], None] | None
 ) -> None:

@@ -13,7 +13,7 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.prepare.inputs import round_features
-from tests.cases import few
+from tests.cases import few, in_turn
 from tests.jobs.test_on_disk import FAST, OWNERS, WAYS, bits, graph, train
 
 pytestmark = pytest.mark.slow
@@ -34,10 +34,8 @@ def rounded(kind: str) -> Graph:
 
 @few(
     "kind,way",
-    [(kind, way) for kind in KINDS for way in ALL_WAYS],
-    default=[
-        ("int8", "cooperative"),
-    ],
+    [*in_turn(KINDS, ALL_WAYS), ("int8", "owners")],
+    default=[("bf16", "cooperative")],
 )
 def test_every_place_gives_the_bits_of_rounded_numbers_in_memory(kind: str, way: str, tmp_path: Path) -> None:
     keys = {**ALL_WAYS[way], "trainer": {"max_epochs": 2}}
@@ -68,7 +66,7 @@ def test_a_row_takes_fewer_bytes_between_workers_and_from_disk(kind: str, tmp_pa
 @pytest.mark.exhaustive
 @few(
     "kind,way",
-    [(kind, way) for kind in KINDS for way in ("shared", "owners", "cooperative", "full graph")],
+    in_turn(KINDS, ("shared", "owners", "cooperative", "full graph")),
     default=[("int8", "full graph")],
 )
 def test_a_store_brings_rounded_rows(kind: str, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,7 +189,7 @@ def rare_graph(rare: int, split: np.ndarray) -> Graph:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rare", "metric"), [(1, "val_average_precision"), (0, "val_average_precision")])
+@few(("rare", "metric"), [(1, "val_average_precision"), (0, "val_average_precision")], default=1)
 def test_a_rare_class_is_ranked_and_its_absence_from_predictions_is_reported(
     rare: int, metric: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from gnnkit.graph import Graph
 from gnnkit.jobs import weights
 from gnnkit.jobs.models import Widths
 from gnnkit.model.gcn import GCN
+from tests.cases import few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 
@@ -145,7 +146,7 @@ def data_of_wide_range() -> Data:
     return data
 
 
-@pytest.mark.parametrize("scale", ["auto", "standard", "row", "none"])
+@few("scale", ["auto", "standard", "row", "none"], default=["standard"])
 def test_a_loaded_class_gives_the_logits_of_the_run_on_the_data(tmp_path: Path, scale: str) -> None:
     data, keys = data_of_wide_range(), {"features": {"scale": scale}, "write": ["logits"], "workers": 1, **BARE}
     result = gnnkit.train(data, model=pyg.GCN(2, 4, 2, 3), folder=tmp_path / "run", trainer={"max_epochs": 2}, **keys)

@@ -55,7 +55,7 @@ def assert_joined_alike(rows: Path, columns: Path, names: list[str]) -> None:
         assert joined.flags.f_contiguous
 
 
-@few("layout", LAYOUTS, default=["samples", "slices"])
+@few("layout", LAYOUTS, default=["samples"])
 def test_a_run_and_a_prediction_write_by_columns_what_they_write_by_rows(layout: str, tmp_path: Path) -> None:
     for by in ("rows", "columns"):
         train(tmp_path / by, write_by=by, launcher="inline", **LAYOUTS[layout])

@@ -14,7 +14,7 @@ import pytest
 
 from gnnkit.__main__ import program
 from gnnkit.jobs.dispatch import import_for_training
-from tests.cases import exhaustive
+from tests.cases import few, in_turn
 from tests.forked import forked
 from tests.processes import in_folder
 from tests.waiting import GUARD, wait_until
@@ -71,8 +71,11 @@ def check_left(folder: Path, job: str, text: str) -> None:
         assert (folder / "run" / "checkpoints" / "last.json").is_file()
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("job", ["train", *map(exhaustive, ["train on threads", "compare", "sweep"]), "init", "import"])
+@few(
+    "job,number",
+    [*in_turn(JOBS, NUMBERS), ("train", signal.SIGHUP)],
+    default=[("train", signal.SIGTERM), ("import", signal.SIGHUP)],
+)
 def test_a_signal_ends_a_job_in_order(job: str, number: signal.Signals, tmp_path: Path) -> None:
     import_for_training()
     words, marker = JOBS[job]

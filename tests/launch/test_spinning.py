@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import few
+
 pytestmark = pytest.mark.slow  # starts processes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch uses GNU's OpenMP on Linux only")
-@pytest.mark.parametrize(
-    ("chosen", "count"), [({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")]
+@few(
+    ("chosen", "count"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")],
+    default=1,
 )
 def test_the_program_shortens_spinning(chosen: dict[str, str], count: str, tmp_path: Path) -> None:
     data = ["dataset=synthetic", "dataset.num_nodes=40", "dataset.num_edges=100"]

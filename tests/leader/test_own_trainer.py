@@ -162,6 +162,7 @@ def output_of(process: subprocess.Popen[str], timeout: float = 2 * GUARD) -> str
 
 @pytest.mark.slow
 @pytest.mark.long("starts two interpreters")
+@pytest.mark.exhaustive
 def test_two_processes_report_their_states_and_keep_one_best_model(tmp_path: Path) -> None:
     process = start(tmp_path, "train")
     text = output_of(process)
@@ -198,6 +199,7 @@ def check_states(leader: dict[str, Any], other: dict[str, Any], folder: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.long("starts two interpreters")
+@pytest.mark.exhaustive
 def test_a_rank_that_dies_does_not_leave_the_other_waiting(tmp_path: Path) -> None:
     process = start(tmp_path, "die")
     text = output_of(process)
@@ -261,6 +263,7 @@ def papers() -> Any:
 
 @pytest.mark.slow
 @pytest.mark.long("starts two interpreters")
+@pytest.mark.exhaustive
 def test_ddp_splits_the_seeds_of_a_loader(tmp_path: Path) -> None:
     """Although the loaders are created before the process group."""
     process = start(tmp_path, "loaders", LOADERS)

@@ -26,6 +26,7 @@ from gnnkit.graph import Graph
 from gnnkit.model.adapt import adapted
 from gnnkit.model.exactness import inexact
 from gnnkit.partition import Grid, Partition, Shard, cut_all
+from tests.cases import few
 from tests.graphs import pyg_data
 from tests.runs import train_on_threads, within_process
 
@@ -200,7 +201,7 @@ def test_a_heterogeneous_class_of_pyg_gives_what_pyg_gives(name: str, ranks: int
             torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@few("name", MODELS, default=["HGT", "HeteroConv", "to_hetero"])
 def test_heterogeneous_layers_are_exact_on_any_number_of_workers(name: str) -> None:
     model = make_model(name, Graph.of(hetero_data()).schema)
     assert inexact(model, sum(WIDTHS.values()) + 1, 2) == []
@@ -232,7 +233,7 @@ def train(folder: Path, model: Any, **keys: Any) -> gnnkit.Result:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [HGT(), Dropped(), convert_names(), lambda *_: Dropped(), Attributes()])
+@few("model", [HGT(), Dropped(), convert_names(), lambda *_: Dropped(), Attributes()], default=1)
 def test_training_is_that_of_one_process(tmp_path: Path, model: Any) -> None:
     result = train(tmp_path, model, job="verify")
     assert result["verified"], result["largest_difference"]
@@ -241,6 +242,7 @@ def test_training_is_that_of_one_process(tmp_path: Path, model: Any) -> None:
 
 @pytest.mark.long("plans and trains")
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_planned_words_are_an_upper_bound(tmp_path: Path) -> None:
     plan = train(tmp_path / "plan", convert_names(), job="plan")
     run = train(tmp_path / "run", convert_names(), trainer={"max_epochs": 2})
@@ -249,7 +251,7 @@ def test_planned_words_are_an_upper_bound(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [HGT, convert_names])
+@few("make", [HGT, convert_names], default=1)
 def test_a_run_is_loaded_into_a_new_model_and_predicts(tmp_path: Path, make: Callable[[], nn.Module]) -> None:
     result = train(tmp_path, make())
     assert result["exact"]

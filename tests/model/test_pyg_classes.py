@@ -26,6 +26,7 @@ from gnnkit.model.exactness import inexact
 from gnnkit.model.plain import on_plain
 from gnnkit.model.pyg import PyG
 from gnnkit.partition import Grid, Partition, cut_all
+from tests.cases import few
 from tests.runs import BARE, within_process
 
 
@@ -41,7 +42,7 @@ def table() -> Any:
     return module
 
 
-@pytest.mark.parametrize(
+@few(
     ("group", "name", "on_two"),
     [
         ("convolutions", "GATConv", "exact"),
@@ -59,6 +60,7 @@ def table() -> Any:
         ("typed", "to_hetero_with_bases", "exact"),
         ("typed", "HeteroConv LSTM", "exact"),
     ],
+    default=5,
 )
 def test_one_worker_trains_each_class_like_pyg(table: Any, group: str, name: str, on_two: str) -> None:
     with within_process():

@@ -18,6 +18,7 @@ from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.testing import check_model
+from tests.cases import few
 
 _MODELS: list[Callable[..., ConvModel]] = [
     partial(GCN, hidden=3),
@@ -37,7 +38,7 @@ _MODELS: list[Callable[..., ConvModel]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", _MODELS, ids=str)
+@few("make", _MODELS, default=4)
 def test_it_is_exact_on_all_grids(make: Callable[..., nn.Module]) -> None:
     check_model(lambda width, classes: make(width, classes, skip=True))
 

@@ -13,6 +13,7 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.prepare.trained import DEGREE, Inputs, with_degree
+from tests.cases import exhaustive
 from tests.graphs import random_graph
 
 ON = {"degree": True}
@@ -42,8 +43,8 @@ def test_dense_and_sparse_rows_get_the_same_column_and_a_name() -> None:
     "options",
     [
         {},
-        {"workers": 2},
-        {"workers": 4, "partition": "2d"},
+        exhaustive({"workers": 2}),
+        exhaustive({"workers": 4, "partition": "2d"}),
         {"strategy": "individual_sample", "workers": 2, "sampler": {"name": "neighbor", "fanouts": [3, 3]}},
     ],
     ids=["one", "two", "2d", "sampled"],

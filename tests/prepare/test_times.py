@@ -21,6 +21,7 @@ from gnnkit.prepare.trained import with_degree
 from gnnkit.sampler.targets import NODES
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.utils.documents import read_object
+from tests.cases import few
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reverse edge")
 N, M, VAL, TEST = 60, 600, 700, 850
@@ -141,8 +142,11 @@ def test_a_share_of_a_split_by_time_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample", "joint_sample"])
-@pytest.mark.parametrize("workers", [1, 2])
+@few(
+    "strategy,workers",
+    [("vertex_centric", 2), ("individual_sample", 1), ("individual_sample", 2), ("joint_sample", 2)],
+    default=[("individual_sample", 1)],
+)
 def test_later_edges_change_no_bit_of_what_comes_before(strategy: str, workers: int, tmp_path: Path) -> None:
     def figures(graph: Graph) -> dict[str, Any]:
         result = gnnkit.train(

@@ -25,7 +25,7 @@ from gnnkit.pyg import ClusterData, ClusterLoader, LinkNeighborLoader, NeighborL
 from gnnkit.sampler import Loader, NeighborSampler, WeightedSampler
 from tests.hostile import ODD, check_cases, fuzz, odd_tensor
 
-FEW = 300
+FEW = 100
 NUM_NODES, NUM_EDGES = 12, 40
 TYPES = [("a", "to", "b"), ("b", "rev", "a")]
 

@@ -14,6 +14,7 @@ from gnnkit.graph import Graph
 from gnnkit.graph.times import ALWAYS
 from gnnkit.sampler.links import Links, at_times, links_of, load_rows, pairs_of, supervised_pairs
 from gnnkit.task.link_prediction import LinkPrediction
+from tests.cases import few
 
 EVENT = st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 6))
 
@@ -136,7 +137,7 @@ def test_stored_links_draw_the_same_pairs(tmp_path: Path) -> None:
         np.testing.assert_array_equal(*drawn)
 
 
-@pytest.mark.parametrize("borders", [(1250, 1400), (1400, 1450)])
+@few("borders", [(1250, 1400), (1400, 1450)], default=1)
 def test_an_event_of_which_few_nodes_are_negative_draws_those(borders: tuple[int, int]) -> None:
     ring = [(node, (node + 1) % 1000, node) for node in range(1000)]  # all nodes exist
     message = [(0, node, 1300) for node in range(1, 997)]  # 997 to 999 are negative

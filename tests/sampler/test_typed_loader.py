@@ -500,6 +500,7 @@ def acm(folder: Path) -> HeteroData:
 
 @pytest.mark.slow
 @pytest.mark.long("reads ACM in batches of all frameworks")
+@pytest.mark.exhaustive
 def test_batches_of_acm_have_its_edges_and_rows(data_folder: Path) -> None:
     data = acm(data_folder)
     (ours, *_), (theirs, *_) = (

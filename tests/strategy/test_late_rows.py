@@ -37,7 +37,7 @@ def run(folder: Path, sync: Any = "all_reduce", **keys: Any) -> tuple[dict[str, 
         ({"name": "leader", "mode": "async"}, NEAR + 1),
         (SSP | {"servers": 2}, 3),
     ],
-    default=2,
+    default=1,
 )
 def test_an_asynchronous_mode_is_the_same_as_rows_every_few_epochs(
     sync: dict[str, Any], every: int, tmp_path: Path

@@ -29,6 +29,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "partitioned": PARTITIONED,
     "joint": {"name": "joint_sample", "batch_size": 4},
 }
+MODELS = ["rgcn", "rgat", "simple_hgn", "hgt"]
 
 
 def run(folder: Path, graph: Graph | None, **keys: Any) -> Any:
@@ -68,9 +69,11 @@ def full_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bool], 
 
 
 @pytest.mark.slow
-@few("name", STRATEGIES, default=["shared", "joint"])
-@few("model", ["rgcn", "rgat", "simple_hgn", "hgt"], default=["rgcn", "hgt"])
-@few("inverse", [False, True], default=[True])
+@few(
+    "inverse,model,name",
+    [(bool(i // 2 % 2), model, name) for i, model in enumerate(MODELS) for j, name in enumerate(STRATEGIES) if (i + j) % 2 == 0],
+    default=[(False, "rgcn", "shared"), (True, "hgt", "joint")],
+)  # fmt: skip
 def test_batches_of_all_neighbours_compute_what_the_full_graph_does(
     tmp_path: Path, name: str, model: str, inverse: bool, full_run: Callable[[str, bool], Any]
 ) -> None:
@@ -96,7 +99,7 @@ def test_one_hot_rows_learn_in_batches_what_they_learn_on_the_graph(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["partitioned", "joint"])
+@few("name", ["partitioned", "joint"], default=["joint"])
 def test_a_sampler_of_all_in_edges_needs_no_weights(tmp_path: Path, name: str) -> None:
     results = [
         run(tmp_path / str(number), UNWEIGHTED, strategy=STRATEGIES[name], sampler=sampler)
@@ -106,14 +109,16 @@ def test_a_sampler_of_all_in_edges_needs_no_weights(tmp_path: Path, name: str) -
 
 
 @pytest.mark.slow
-@few("name", STRATEGIES, default=["partitioned"])
-@few("graph", [GRAPH, UNWEIGHTED], default=[GRAPH])
-@few("model", ["rgcn", "rgat", "simple_hgn", "hgt"], default=["hgt"])
-def test_ranks_compute_what_one_process_does(tmp_path: Path, name: str, graph: Graph, model: str) -> None:
+@few(
+    "model,weighted,name",
+    [(model, (i + j) % 2 == 0, name) for i, model in enumerate(MODELS) for j, name in enumerate(STRATEGIES)],
+    default=[("hgt", False, "partitioned")],
+)
+def test_ranks_compute_what_one_process_does(tmp_path: Path, name: str, weighted: bool, model: str) -> None:
     sampler = {"name": "neighbor", "fanouts": {"default": [2, 2], "1": [-1, -1]}}  # equal at every hop
     result = run(
         tmp_path,
-        graph,
+        GRAPH if weighted else UNWEIGHTED,
         job="verify",
         model={"name": model, "num_layers": 2},
         strategy=STRATEGIES[name],
@@ -147,6 +152,7 @@ def test_shares_of_a_graph_have_relations(tmp_path: Path, halo: str, model: str)
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_store_has_node_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores of earlier versions have them in the manifest only."""
     options, store = {"name": "hgt", "hidden": 4, "heads": 2}, tmp_path / "store"
@@ -170,6 +176,7 @@ def test_the_share_of_one_rank_is_the_graph(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_resumed_run_draws_the_same(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"strategy": STRATEGIES["shared"], "sampler": SOME, "write": ["logits"]}
     trainer = {"precision": 64, "lr": 0.1}
@@ -191,6 +198,7 @@ def test_a_trained_model_predicts_under_any_strategy(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long("runs several jobs")
+@pytest.mark.exhaustive
 def test_a_model_of_node_types_expects_those_of_training(tmp_path: Path) -> None:
     options = {"name": "hgt", "hidden": 4, "heads": 2}
     run(tmp_path / "run", GRAPH, strategy=STRATEGIES["shared"], model=options)

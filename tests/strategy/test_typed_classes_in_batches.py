@@ -22,7 +22,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, RelationGroups
 from gnnkit.model.adapt import adapted
 from gnnkit.sampler import NeighborSampler
-from tests.cases import few
+from tests.cases import few, in_turn
 from tests.model import test_hetero as hetero
 from tests.model import test_relational_classes as relational
 from tests.runs import train_on_threads
@@ -81,8 +81,11 @@ def full_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
 
 
 @pytest.mark.slow
-@few("strategy", ["shared", "features", "partitioned", "joint"], default=["shared", "joint"])
-@few("name", MODELS, default=["HGT", "HeteroConv", "RGCN"])
+@few(
+    "name,strategy",
+    [*in_turn(MODELS, [*STRATEGIES][:4]), ("HeteroConv", "joint"), ("RGCN", "features")],
+    default=[("HeteroConv", "features"), ("RGAT", "features")],
+)
 def test_batches_of_all_neighbours_train_as_the_full_graph(
     tmp_path: Path, name: str, strategy: str, full_run: Callable[[str], Any]
 ) -> None:
@@ -96,8 +99,11 @@ def test_batches_of_all_neighbours_train_as_the_full_graph(
 
 
 @pytest.mark.slow
-@few("strategy", STRATEGIES, default=["joint", "partitioned", "share"])
-@few("name", MODELS, default=["HGT", "RGAT"])
+@few(
+    "name,strategy",
+    [*in_turn(MODELS, STRATEGIES), *(("RGAT", strategy) for strategy in [*STRATEGIES][1:])],
+    default=[("RGAT", "joint"), ("HGT", "shared")],
+)
 def test_ranks_train_as_one_process(tmp_path: Path, name: str, strategy: str) -> None:
     keys: dict[str, Any] = {"strategy": STRATEGIES[strategy]}
     if strategy != "share":
@@ -109,6 +115,7 @@ def test_ranks_train_as_one_process(tmp_path: Path, name: str, strategy: str) ->
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_joint_batch_is_that_of_one_worker(tmp_path: Path) -> None:
     sampler = {"name": "neighbor", "fanouts": {"default": [2, 2], "paper-cites-paper": [0, 1]}}
     joint = train(tmp_path / "joint", "HGT", strategy={"name": "joint_sample", "batch_size": 2}, sampler=sampler)
@@ -118,7 +125,7 @@ def test_a_joint_batch_is_that_of_one_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["shared", "joint"])
+@few("strategy", ["shared", "joint"], default=["joint"])
 def test_dropout_and_statistics_of_each_type_are_those_of_all_ranks(tmp_path: Path, strategy: str) -> None:
     model = hetero.Dropped()
     keys = {"strategy": {**STRATEGIES[strategy], "batch_size": 2}, "sampler": {"name": "neighbor", "fanouts": [2, 1]}}

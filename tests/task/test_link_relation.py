@@ -481,7 +481,7 @@ def run(graph: Any, folder: Path, **keys: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.long("trains 100 epochs")
-@few("model", ["rgcn", "rgat", "simple_hgn", "hgt"], ["rgcn"])
+@few("model", ["rgcn", "simple_hgn"], [])  # the others learn tastes
 def test_models_with_defaults_beat_chance_clearly(model: str, tmp_path: Path) -> None:
     result = run(shop(80, 40, 8, num_buys=500), tmp_path / "run", model=model)
     assert result["test_roc_auc"] > 0.7
@@ -505,7 +505,7 @@ def tastes(num_users: int, num_items: int) -> HeteroData:
 
 @pytest.mark.slow
 @pytest.mark.long("trains 100 epochs")
-@few("model", ["rgcn", "rgat", {"name": "simple_hgn", "hidden": 8}, "hgt"], ["rgat"])  # 64 take a minute
+@few("model", ["rgat", "hgt"], ["rgat"])
 def test_models_with_defaults_learn_tastes(model: Any, tmp_path: Path) -> None:
     result = run(tastes(200, 100), tmp_path / "run", model=model, workers=1, inputs="features")
     assert result["test_roc_auc"] > 0.65

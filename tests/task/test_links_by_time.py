@@ -20,7 +20,7 @@ from gnnkit.sampler import NeighborSampler
 from gnnkit.task.event_ranking import EventRanking
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.utils.checks import Array
-from tests.cases import exhaustive
+from tests.cases import exhaustive, few
 from tests.runs import BARE
 from tests.task.test_temporal_links import conversations
 
@@ -57,6 +57,7 @@ def scores(result: Result) -> Array:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_figures_do_not_depend_on_workers_or_chunks(train: Callable[..., Result], tmp_path: Path) -> None:
     base = train(conversations())
     assert base["evaluation"] == "fresh"
@@ -171,7 +172,7 @@ def test_lists_are_measured_in_training_if_they_select_the_model(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["strict", exhaustive("inclusive"), "window"])
+@few("rule", ["strict", exhaustive("inclusive"), "window"], default=["window"])
 def test_recommendations_have_the_scores_of_events_after_the_newest_edge(
     rule: str, train: Callable[..., Result], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

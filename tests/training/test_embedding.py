@@ -40,7 +40,7 @@ from gnnkit.task.evaluation import Evaluation
 from gnnkit.training import checkpoint
 from gnnkit.training.embedding import Embedding, RowAdam
 from gnnkit.training.module import TrainingModule
-from tests.cases import exhaustive, few
+from tests.cases import exhaustive, few, in_turn
 from tests.runs import BARE
 
 WIDTH, STEPS = 5, 6
@@ -312,8 +312,9 @@ def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(tmp_path: Path, str
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@few("comm", ["threads", "gloo"], default=["threads"])
-@few("name", ["vertex_centric", "individual_sample", "joint_sample"], default=["joint_sample"])
+@pytest.mark.parametrize(
+    ("name", "comm"), in_turn(["vertex_centric", "individual_sample", "joint_sample"], ["threads", "gloo"])
+)
 def test_verify_compares_learned_rows_of_ranks_with_one_rank(tmp_path: Path, name: str, comm: str) -> None:
     sampling_keys = [] if name == "vertex_centric" else ["strategy.batch_size=20", "sampler.fanouts=[3,2]"]
     overrides = [f"strategy={name}", *sampling_keys, "dataset=synthetic", "dataset.num_nodes=120", "job=verify"]

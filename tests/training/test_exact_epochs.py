@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -21,7 +23,7 @@ from gnnkit.training import checkpoint
 from gnnkit.training.exact_epochs import GradientCheck
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.resume import position
-from tests.cases import exhaustive, few
+from tests.cases import exhaustive, few, in_turn
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 
@@ -65,14 +67,23 @@ def run(
     return dict(result), torch.cat([value.flatten() for value in state.values()])
 
 
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Tensor]:
+    """Returns the last parameters of exact training, once for each schedule."""
+    return functools.cache(lambda **trainer: run(tmp_path_factory.mktemp("exact"), trainer)[1])
+
+
 TIMED = ("async", "servers", "ssp")  # whose steps depend on timing
-DEFAULT = ("supersteps", "pipelined", "ssp", "preset averages")
+STEADY = [name for name in SCHEMES if name not in TIMED]
+EPOCHS = [1, 3, 6, 8, 9]  # from which a run of ten epochs resumes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name if name in DEFAULT else exhaustive(name) for name in SCHEMES])
-def test_exact_epochs_only_are_the_exact_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, reference = run(tmp_path / "exact", {"max_epochs": 6})
+@few("name", SCHEMES, default=["supersteps", "ssp"])
+def test_exact_epochs_only_are_the_exact_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: Callable[..., Tensor]
+) -> None:
+    reference = exact(max_epochs=6)
     monkeypatch.setattr(Phases, "is_exact", lambda *_: True)
     result, actual = run(tmp_path / "run", {"max_epochs": 6}, **SCHEMES[name])
     assert float((actual - reference).abs().max()) <= 1e-10
@@ -82,21 +93,23 @@ def test_exact_epochs_only_are_the_exact_run(name: str, tmp_path: Path, monkeypa
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["individual", exhaustive("partitioned"), exhaustive("joint")])
 def test_mini_batches_have_full_graph_steps_on_request(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: Callable[..., Tensor]
 ) -> None:
     keys = {**SAMPLED[name], "sampler": {"name": "neighbor", "fanouts": [2, 2]}}
     trainer = {"max_epochs": 6, "exact_shares": [0.2, 0.2]}
     assert run(tmp_path / "shares", trainer, **keys)[0]["schedule"]["approximate"] == 4
     assert run(tmp_path / "auto", {"max_epochs": 6}, **keys)[0]["schedule"] is None
-    _, reference = run(tmp_path / "exact", {"max_epochs": 6})
+    reference = exact(max_epochs=6)
     monkeypatch.setattr(Phases, "is_exact", lambda *_: True)
     _, result = run(tmp_path / "run", trainer, **keys)
     assert float((result - reference).abs().max()) <= 1e-10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name if name in DEFAULT else exhaustive(name) for name in SCHEMES])
-def test_the_schedule_is_printed_and_kept(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@few("name", SCHEMES, default=["pipelined", "preset averages"])
+def test_the_schedule_is_printed_and_kept(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], exact: Callable[..., Tensor]
+) -> None:
     """A loss that explodes changes nothing, and some epochs are approximate."""
     trainer = {"max_epochs": 10, "lr": 5.0}
     result, actual = run(tmp_path / "run", trainer, **SCHEMES[name])
@@ -108,15 +121,14 @@ def test_the_schedule_is_printed_and_kept(name: str, tmp_path: Path, capfd: pyte
         line = "schedule of 10 epochs: 1 to 1 exact, 2 to 8 approximate, 9 to 10 exact (trainer.exact_shares=auto)"
         assert capfd.readouterr().out.count(line) == 1
     if name not in TIMED:
-        assert not torch.equal(actual, run(tmp_path / "exact", trainer)[1])
+        assert not torch.equal(actual, exact(**trainer))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epoch", [1, exhaustive(3), 6, exhaustive(8), 9])
 @few(
-    "name",
-    [name for name in SCHEMES if name not in TIMED],
-    default=["supersteps", "pipelined", "neighbour"],
+    "name,epoch",
+    [*in_turn(STEADY, EPOCHS), *(("pipelined", epoch) for epoch in EPOCHS if epoch != 8)],
+    default=[("supersteps", 1), ("leader", 6), ("pipelined", 9)],
 )
 def test_a_run_resumes_to_the_bit_in_every_phase(name: str, epoch: int, tmp_path: Path) -> None:
     """Epochs 0 and 8 to 9 are exact."""
@@ -146,11 +158,11 @@ def test_a_longer_run_has_the_schedule_of_its_own_epochs(tmp_path: Path) -> None
     ("keys", "cosine", "epochs"),
     [
         (SCHEMES["quantized"], 0.5, [3, 6, 9]),
-        ({"exchange": {"name": "quantized", "bits": 16}}, 1 - 1e-5, [3, 6, 9]),
+        exhaustive(({"exchange": {"name": "quantized", "bits": 16}}, 1 - 1e-5, [3, 6, 9])),
         exhaustive(({"exchange": {"name": "quantized", "bits": 16}, "comm": "gloo"}, 1 - 1e-5, [3, 6, 9])),
         exhaustive(({"exchange": "quantized", "inputs": "learned", "embedding": 4}, 0.5, [3, 6, 9])),
-        (SCHEMES["pipelined"], -1.0, [3, 6, 9]),
-        (SCHEMES["supersteps"], -1.0, [5, 8]),
+        exhaustive((SCHEMES["pipelined"], -1.0, [3, 6, 9])),
+        exhaustive((SCHEMES["supersteps"], -1.0, [5, 8])),
         exhaustive((SCHEMES["leader"], -1.0, [5, 8])),
     ],
     ids=["2 bits", "16 bits", "processes", "learned", "pipelined", "supersteps", "leader"],
@@ -194,8 +206,10 @@ def test_gradients_are_compared_at_most_ten_times_at_evaluations(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["supersteps", "async", exhaustive("ssp"), exhaustive("servers"), exhaustive("neighbour")]
+@few(
+    "name",
+    ["supersteps", "async", exhaustive("ssp"), exhaustive("servers"), exhaustive("neighbour")],
+    default=["supersteps"],
 )
 def test_workers_without_common_edges_have_the_exact_gradient(name: str, tmp_path: Path) -> None:
     """Workers stay at the initial parameters, and have different numbers of rows."""
@@ -253,7 +267,7 @@ def path_graph(num_nodes: int) -> Graph:
 @pytest.mark.parametrize(
     "keys",
     [
-        {"sync": {"name": "neighbour", "exchange": "gradients"}, "workers": 6},
+        exhaustive({"sync": {"name": "neighbour", "exchange": "gradients"}, "workers": 6}),
         {
             "sync": {"name": "leader", "average": "median"},
             "strategy": {"name": "vertex_centric", "local_iterations": 3},
@@ -286,6 +300,7 @@ def test_gradients_of_one_cluster_are_not_compared_with_the_graph(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_fixed_share_compares_no_gradients_that_may_not_fit(tmp_path: Path) -> None:
     trainer = {"max_epochs": 10, "exact_shares": [0, 0], "evaluation_memory": 1e-6}
     result, _ = run(tmp_path / "run", trainer, **SCHEMES["preset"])

@@ -156,8 +156,6 @@ SAMPLED = {
     [
         ("val_accuracy", {}, {"checkpoint_every": 1}),
         ("train_loss", SAMPLED, {"checkpoint_every_n_steps": 2}),
-        exhaustive(("train_loss", {}, {"checkpoint_every": 1})),
-        exhaustive(("val_accuracy", SAMPLED, {"checkpoint_every_n_steps": 2})),
     ],
 )
 def test_a_resumed_run_ends_where_an_unbroken_one_does(
@@ -211,12 +209,13 @@ def test_an_accuracy_without_validation_nodes_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@few(
     ("task", "metric"),
     [
         ({"name": "node_classification"}, "val_accuracy"),
         ({"name": "node_classification", "class_weights": "balanced"}, "val_macro_f1"),
     ],
+    default=1,
 )
 def test_the_model_of_the_best_main_metric_is_saved_by_default(
     tmp_path: Path, task: dict[str, Any], metric: str

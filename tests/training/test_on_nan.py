@@ -27,7 +27,7 @@ from gnnkit.leader.meter import SyncMeter
 from gnnkit.partition.store.parts import RankParts
 from gnnkit.training import checkpoint, finite
 from gnnkit.training.updates import Updates
-from tests.cases import exhaustive, few, product
+from tests.cases import exhaustive, few, in_turn, product
 from tests.graphs import random_graph
 from tests.runs import BARE
 from tests.waiting import GUARD
@@ -243,11 +243,9 @@ SPOILT: list[dict[str, Any]] = [
 
 
 def stops_and_skips() -> Iterator[Any]:
-    """Yields all pairs, of which a few run by default."""
-    usual = {0: "skip", 1: "stop", 6: "skip", 7: "stop"}
-    for number, keys in enumerate(SPOILT):
-        for on_nan in ("stop", "skip"):
-            yield (keys, on_nan) if usual.get(number) == on_nan else exhaustive((keys, on_nan))
+    """Yields each run with one of both, of which a few run by default."""
+    for number, case in enumerate(in_turn(SPOILT, ("skip", "stop"))):
+        yield case if number in (0, 1, 6, 7) else exhaustive(case)
 
 
 @pytest.mark.slow

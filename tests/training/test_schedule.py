@@ -117,10 +117,10 @@ def test_the_norm_is_that_of_the_whole_gradient(tmp_path: Path, of_one: OfOne, s
     ("keys", "warms_up"),
     [
         ({"strategy": "individual_sample"}, True),
-        ({"exchange": "pipelined"}, True),
-        ({"exchange": "pipelined", "workers": 1}, False),
-        ({"exchange": "quantized"}, False),
-        ({}, False),
+        exhaustive(({"exchange": "pipelined"}, True)),
+        exhaustive(({"exchange": "pipelined", "workers": 1}, False)),
+        exhaustive(({"exchange": "quantized"}, False)),
+        exhaustive(({}, False)),
     ],
     ids=["batches", "pipelined", "pipelined-alone", "quantized", "exact"],
 )

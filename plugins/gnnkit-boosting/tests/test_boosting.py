@@ -20,6 +20,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.task import LabelFacts
 from gnnkit.testing import check_model
+from tests.cases import few
 
 ensemble = pytest.importorskip("sklearn.ensemble")
 N = 240
@@ -169,7 +170,7 @@ def test_no_layout_changes_the_outputs() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", ["sets", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("classes", "two classes", "columns of numbers")), "numbers"]
+    "kind", [*(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("sets", "classes", "two classes", "columns of numbers")), "numbers"]
 )  # fmt: skip
 def test_workers_jobs_and_a_loaded_model_agree(kind: str, tmp_path: Path) -> None:
     task = {"sets": "multilabel", "numbers": "regression", "columns of numbers": "regression"}
@@ -191,6 +192,7 @@ def test_workers_jobs_and_a_loaded_model_agree(kind: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
+@pytest.mark.exhaustive
 def test_workers_that_are_processes_train_the_same_trees(workers: int, tmp_path: Path) -> None:
     graph = table("two classes")
     runs = [train(graph, tmp_path / comm, workers=workers, comm=comm) for comm in ("threads", "gloo")]
@@ -253,7 +255,7 @@ def test_what_trees_cannot_do_is_refused(kind: str, keys: dict[str, Any], messag
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grid", ["1d", pytest.param([2, 1, 1], marks=pytest.mark.exhaustive), [1, 2, 1]])
+@few("grid", ["1d", pytest.param([2, 1, 1], marks=pytest.mark.exhaustive), [1, 2, 1]], default=["1d"])
 def test_labels_of_neighbours_are_read_and_no_label_of_the_node_itself(grid: Any, tmp_path: Path) -> None:
     rng, n = np.random.default_rng(5), 400
     labels = np.arange(n) // 2 % 2  # of pairs of nodes that are joined, and no column determines them
@@ -283,7 +285,7 @@ def test_labels_of_neighbours_are_read_and_no_label_of_the_node_itself(grid: Any
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("labels", [None, 0.5])
+@few("labels", [None, 0.5], default=[None])
 def test_training_evaluates_each_tree_a_few_times(
     labels: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

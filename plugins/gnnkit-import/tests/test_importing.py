@@ -356,7 +356,7 @@ def test_parts_of_a_table_are_one_table_in_the_order_of_their_numbers(tmp_path: 
 
 @pytest.mark.exhaustive
 def test_many_imports_write_the_bytes_of_the_graph(tmp_path: Path) -> None:
-    for seed in range(100, 160):
+    for seed in range(100, 130):
         work = tmp_path / str(seed)
         work.mkdir()
         check(
@@ -424,7 +424,7 @@ def journals_of(work: Path) -> dict[str, bytes]:
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-@few("size, symmetrize", [(1, True), (3, True), (3, False)], default=[(3, True)])
+@few("size, symmetrize", [(1, True), (3, False)], default=[(3, False)])
 def test_an_import_goes_on_wherever_it_was_killed(size: int, symmetrize: bool, tmp_path: Path) -> None:
     group = ALONE if size == 1 else ForkedGroup(size, Patience(), tmp_path)
     rng, folder = np.random.default_rng(0), tmp_path / "data"

@@ -17,6 +17,7 @@ from gnnkit_plan import init
 from gnnkit.__main__ import main
 from gnnkit.graph import Graph
 from gnnkit.task.node_classification import NodeClassification
+from tests.cases import few
 from tests.graphs import random_graph
 
 
@@ -102,7 +103,7 @@ def test_boosting_is_known_where_its_package_is_installed() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_core")
 @pytest.mark.long("trains the trials of job=init, and the best again")
-@pytest.mark.parametrize("kind", [pytest.param("classes", marks=pytest.mark.exhaustive), "numbers"])
+@few("kind", [pytest.param("classes", marks=pytest.mark.exhaustive), "numbers"], default=[])
 def test_a_table_on_which_boosting_is_best_gets_boosting_with_the_figures_of_its_trial(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

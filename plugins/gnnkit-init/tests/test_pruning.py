@@ -66,6 +66,7 @@ def test_a_pruned_trial_is_never_best() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_core")
+@pytest.mark.exhaustive
 def test_curves_of_complete_trials_prune_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
     planned: tuple[trials.Keys, ...] = ({"model": "sage"}, {"model": "sage"}, {"model": "gat", "trainer.lr": 1e-9})

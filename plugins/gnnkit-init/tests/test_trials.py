@@ -266,6 +266,7 @@ def test_labelled_edges_are_tried_with_learned_rows_first(task: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_core")
+@pytest.mark.exhaustive
 def test_models_of_labelled_edges_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, 20, (2, 300))

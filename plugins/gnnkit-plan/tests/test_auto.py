@@ -192,11 +192,10 @@ def stored(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("comm", ["threads", "gloo"])
 def test_a_run_takes_the_leader_s_choice_as_if_it_was_named(
-    comm: str, graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keys = {**QUICK, "strategy": "vertex_centric", "comm": comm}
+    keys = {**QUICK, "strategy": "vertex_centric", "comm": "gloo"}
     found = gnnkit.train(graph, partition="auto", folder=tmp_path / "auto", **keys)
     decision = json.loads((tmp_path / "auto" / "coordination.json").read_text())["decision"]
     assert found["why"] == decision["why"]
@@ -221,6 +220,7 @@ def test_a_run_takes_the_leader_s_choice_as_if_it_was_named(
 
 @pytest.mark.slow
 @pytest.mark.long("plans and trains twice")
+@pytest.mark.exhaustive
 def test_a_resumed_run_takes_the_decision_of_its_checkpoint(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +245,7 @@ TINY = {"overrides": ["plan.memory=1e-9"], **QUICK}
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_graph_that_does_not_fit_is_refused_for_a_strategy_that_was_named(graph: Graph, tmp_path: Path) -> None:
     with pytest.raises(
         gnnkit.UserError, match=r"would take [\d,]+ bytes .* of 1 available .*strategy=individual_sample"
@@ -254,6 +255,7 @@ def test_a_graph_that_does_not_fit_is_refused_for_a_strategy_that_was_named(grap
 
 @pytest.mark.slow
 @pytest.mark.long("plans and trains")
+@pytest.mark.exhaustive
 def test_a_graph_that_does_not_fit_is_sampled(graph: Graph, tmp_path: Path) -> None:
     found = gnnkit.train(graph, strategy="auto", partition="auto", folder=tmp_path / "run", **TINY)
     assert (found["strategy"], found["sampler"], found["nodes"]) == ("individual_sample", "neighbor", "contiguous")
@@ -438,7 +440,8 @@ NO_PLANNER = """
 import sys
 from gnnkit.__main__ import main
 
-code = main(sys.argv[1:])
+strategies = "vertex_centric", "individual_sample"
+code = max(main([f"strategy={name}", *sys.argv[2:], f"output={sys.argv[1]}/{name}"]) for name in strategies)
 print([name for name in sys.modules if name.startswith("gnnkit_plan")])
 raise SystemExit(code)
 """
@@ -446,8 +449,8 @@ raise SystemExit(code)
 
 @pytest.mark.long("trains in a process of its own")
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
-def test_a_run_without_auto_does_not_import_the_planner(strategy: str, tmp_path: Path) -> None:
+@pytest.mark.exhaustive
+def test_a_run_without_auto_does_not_import_the_planner(tmp_path: Path) -> None:
     keys = [
         "workers=2",
         "dataset=synthetic",
@@ -456,9 +459,9 @@ def test_a_run_without_auto_does_not_import_the_planner(strategy: str, tmp_path:
         "comm=threads",
         "threads=1",
     ]
-    command = [sys.executable, "-c", NO_PLANNER, f"strategy={strategy}", "partition=1d", *keys]
+    command = [sys.executable, "-c", NO_PLANNER, str(tmp_path), "partition=1d", *keys]
     ended = subprocess.run(
-        [*command, "launcher=inline", "report=false", "logger=[]", f"output={tmp_path / 'run'}"],
+        [*command, "launcher=inline", "report=false", "logger=[]"],
         capture_output=True,
         text=True,
         check=False,

@@ -172,7 +172,7 @@ def extended(case: Case) -> tuple[Graph, list[int]]:
     return result, number[graph.num_nodes :].tolist()
 
 
-@few("name", cases(), default=("weights", "gat", "rgcn", "hgt", "x_dict"))
+@few("name", cases(), default=("weights", "hgt"))
 def test_new_edges_are_read_as_in_the_extended_graph(tmp_path: Path, name: str) -> None:
     case = cases()[name]()
     trainer = {"max_epochs": 2, "lr": 0.05, "precision": 64, **case.keys.get("trainer", {})}

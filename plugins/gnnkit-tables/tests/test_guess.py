@@ -20,6 +20,7 @@ from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec
 
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
+from tests.cases import few
 from tests.shops import MANIFEST, days, tables, task, write
 
 
@@ -248,7 +249,7 @@ def test_two_commands_train_from_a_folder(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["rgcn", "blend", "boosting"])
+@few("model", ["rgcn", "blend", "boosting"], default=["blend"])
 def test_the_second_command_trains_the_selected_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
@@ -265,7 +266,7 @@ def test_the_second_command_trains_the_selected_model(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rel-f1", "nycflights13"])
+@few("name", ["rel-f1", "nycflights13"], default=["rel-f1"])
 def test_the_keys_of_public_databases_are_guessed(name: str, data_folder: Path) -> None:
     folder = data_folder / name
     manifest, _ = guess(folder)

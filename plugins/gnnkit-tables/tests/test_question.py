@@ -16,6 +16,7 @@ from gnnkit_tables.manifest import Manifest
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
+from tests.cases import few, in_turn
 from tests.shops import LAST, QUERY, TASK, day, tables
 from tests.shops import with_question as shops
 
@@ -128,7 +129,11 @@ def test_init_asks_a_question_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(targets_of(Tables(str(tmp_path / "data"), manifest=str(tmp_path / "new/manifest.yaml")).load())) == 18
 
 
-@pytest.mark.parametrize(("old", "new"), [("COUNT(o.", "MAX(o."), ("2 days", "1 day"), ("2024-01-06", "2024-01-05")])
+@few(
+    ("old", "new"),
+    [("COUNT(o.", "MAX(o."), ("2 days", "1 day"), ("2024-01-06", "2024-01-05")],
+    default=[("2 days", "1 day")],
+)
 def test_rows_of_another_question_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
 ) -> None:
@@ -249,8 +254,7 @@ def test_names_that_sql_confuses_are_refused(tmp_path: Path, name: str) -> None:
         Tables(str(folder)).load()
 
 
-@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Oslo"])
+@pytest.mark.parametrize(("unit", "zone"), in_turn(["s", "ms", "us", "ns"], ["UTC", "Europe/Oslo", None]))
 def test_dates_of_all_units_and_zones_are_asked_in_utc(tmp_path: Path, unit: str, zone: str | None) -> None:
     expected = targets_of(Tables(str(shops(tmp_path / "plain"))).load())
     orders = pyarrow.parquet.read_table(tmp_path / "plain/tables/orders.parquet")
@@ -291,7 +295,7 @@ PUBLISHED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PUBLISHED)
+@few("name", PUBLISHED, default=["driver-dnf"])
 def test_questions_of_a_benchmark_give_its_published_rows(tmp_path: Path, name: str, data_folder: Path) -> None:
     table, horizon, label, expression = PUBLISHED[name]
     published = data_folder / "rel-f1"

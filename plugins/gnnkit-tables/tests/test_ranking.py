@@ -462,6 +462,7 @@ def test_a_rule_is_a_model_of_its_column_with_the_figures_of_the_baseline(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_lists_as_of_a_date_have_the_best_rows_of_each_entity(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "data", draw(300, 8))
     keys: dict[str, Any] = {
@@ -500,6 +501,7 @@ def test_lists_at_a_date_of_the_task_are_predicted_for_every_entity(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_commands_rank_and_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     folder_of(tmp_path / "data", draw(300, 8))

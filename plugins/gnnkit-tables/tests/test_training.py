@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 
 import gnnkit
+from tests.cases import few
 from tests.shops import day, task, write
 
 USERS = 240
@@ -54,7 +55,7 @@ def sampler(time: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("time", "low", "high"), [("strict", 0.2, 0.8), ("none", 0.95, 1.0)])
+@few(("time", "low", "high"), [("strict", 0.2, 0.8), ("none", 0.95, 1.0)], default=[("strict", 0.2, 0.8)])
 def test_an_order_of_the_future_is_seen_without_times_only(tmp_path: Path, time: str, low: float, high: float) -> None:
     folder, trainer = future_noise(tmp_path / "data"), {"max_epochs": 18, "lr": 0.01}
     result = train(folder, tmp_path / "run", sampler=sampler(time), trainer=trainer, write=[])

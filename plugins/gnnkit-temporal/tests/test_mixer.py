@@ -20,6 +20,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Relation
 from gnnkit.sampler.links import Links, pairs_of
 from gnnkit.task.link_prediction import LinkPrediction
+from tests.cases import exhaustive
 
 EVENT = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 5))
 KEYS: dict[str, Any] = {
@@ -134,8 +135,8 @@ def test_figures_are_those_of_one_worker_on_several_and_of_a_stored_run(tmp_path
 @pytest.mark.parametrize(
     "keys",
     [
-        {"strategy": "vertex_centric"},
-        {"strategy": {"name": "individual_sample", "topology": "partitioned"}},
+        exhaustive({"strategy": "vertex_centric"}),
+        exhaustive({"strategy": {"name": "individual_sample", "topology": "partitioned"}}),
         {"strategy": "joint_sample"},
     ],
     ids=["vertex_centric", "owners", "joint_sample"],
@@ -168,6 +169,7 @@ def purchases(later: Any = (), time: int = 0) -> Graph:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_lists_are_measured_at_each_events_time_and_written_as_of_the_newest_edge(tmp_path: Path) -> None:
     task = {"name": "link_prediction", "top_k": 4, "negative_sampling": "historical", "loss": "softmax"}
     runs = {}
@@ -208,6 +210,7 @@ def test_lists_are_measured_at_each_events_time_and_written_as_of_the_newest_edg
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_answers_are_learned(tmp_path: Path) -> None:
     trainer = {"max_epochs": 25, "lr": 0.01}
     result = gnnkit.train(messages(num_events=1000), folder=tmp_path / "run", **{**KEYS, "trainer": trainer})

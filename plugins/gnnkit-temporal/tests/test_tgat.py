@@ -69,6 +69,7 @@ def train(folder: Path, graph: Graph, workers: int = 1, **keys: Any) -> Result:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_labels_that_ages_tell_are_learned(tmp_path: Path) -> None:
     trainer = {"max_epochs": 30, "lr": 0.01}
     result = train(tmp_path / "run", recent(), trainer=trainer)
@@ -78,6 +79,7 @@ def test_labels_that_ages_tell_are_learned(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_figures_are_those_of_one_worker_on_several(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     results = [train(tmp_path / str(workers), recent(), workers) for workers in (1, 2, 4)]
     assert "not checked" not in capfd.readouterr().out
@@ -111,6 +113,7 @@ def test_labelled_edges_are_predicted_from_what_came_before(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_links_are_predicted_by_the_ages_of_earlier_events(tmp_path: Path) -> None:
     task = {"name": "link_prediction", "eval_negatives": 10}
     sampler = {**KEYS["sampler"], "fanouts": [4, 4]}
