@@ -262,7 +262,8 @@ class SchemeTable:
         sign = -1 if self.task.lower_is_better else 1
         best = max(rows, key=lambda row: sign * (self.difference(row) or 0.0))
         sent = [row.mean("bytes_per_epoch") or 0.0 for row in (best, self.first)]
-        if "exchange=quantized" in best.scheme and sent[0] < sent[1] and within_noise(self.first.tests, best.tests):
+        is_equal = len(best.tests) > 1 and within_noise(self.first.tests, best.tests)
+        if "exchange=quantized" in best.scheme and sent[0] < sent[1] and is_equal:
             yield f"{SAVES_BYTES[0].upper()}{SAVES_BYTES[1:]}."
 
     def _fastest(self) -> Iterator[str]:
