@@ -449,6 +449,14 @@ SIMILAR = ["sampler=metropolis_hastings", "sampler.target=similarity"]
             )
         ),
         (["sampler=neighbor"], "sampler=neighbor: strategy=vertex_centric does not sample: remove the sampler"),
+        (
+            ["strategy.local_iterations=4", "sync=leader", "sync.mode=ssp"],
+            "sync.mode=ssp: strategy.local_iterations=4 averages models, which needs workers that step together",
+        ),
+        (
+            ["strategy=preset_workload", "strategy.average=parameters", "sync=leader", "sync.mode=async"],
+            "sync.mode=async: strategy.average=parameters averages models, which needs workers that step together",
+        ),
         exhaustive((["sampler.fanouts=[5]"], "sampler.fanouts needs a sampler, and none is chosen")),
         ([SAMPLED, "sampler=cluster", "sampler.clusters=/none.npy"], "sampler.clusters=/none.npy cannot be read"),
         ([SAMPLED, "sampler=cluster"], "sampler.clusters is missing: set it with sampler.clusters=VALUE"),

@@ -152,7 +152,7 @@ class RowExchange:
         if self.needs_in_edges and not layout.holds_in_edges:
             raise UserError(
                 f"partition.grid={layout.grid} spreads a node's in-edges over several ranks, but exchange={self.name} "
-                "needs them all at the node's owner: use partition.grid=1d, one column and one slice"
+                "needs them all at the node's owner: use partition.grid=1d, partition.border=none, and no vertex cut"
             )
 
     def __add__(self, other: RowExchange) -> RowExchange:

@@ -148,12 +148,13 @@ def check(parts: Parts) -> None:
 def _format_message(message: str, parts: Parts) -> str:
     """Formats a message.
 
-    `s` are the settings, `p` the parts, and `lacks` maps an ability to the reason why
-    the strategy does not have it.
+    `s` are the settings, `p` the parts, `lacks` maps an ability to the reason why the
+    strategy does not have it, and `keys` make sync and strategy approximate.
     """
     lacks = {kind.__name__: parts.strategy.lacks(kind) for kind in _ABILITIES}
-    output_names = list(parts.settings.write)
-    return message.format(s=parts.settings, p=parts, dense=_dense_readers(parts), written=output_names, lacks=lacks)
+    facts = {"dense": _dense_readers(parts), "written": list(parts.settings.write), "lacks": lacks}
+    keys = [part.costs().partition(":")[0] for part in (parts.sync, parts.strategy)]
+    return message.format(s=parts.settings, p=parts, keys=keys, **facts)
 
 
 def _dense_readers(parts: Parts) -> list[str]:
@@ -189,6 +190,8 @@ _STRATEGY = Topic(
         "order={s.order.name}: strategy={s.strategy.name} keeps no full-graph rows: remove order": lambda s, p: (
             s.order.name not in USUAL_ORDERS and not p.strategy.reads.all_edges
         ),
+        "{keys[0]}: {keys[1]} averages models, which needs workers that step together: use "
+        "sync.mode=sync": lambda s, p: s.workers > 1 and p.strategy.steps.drift and not p.sync.lockstep,
         "model={p.source.name} distinguishes edge types, and strategy={s.strategy.name} "
         "{lacks[Relations]}": lambda s, p: p.source.reads_relations and p.strategy.lacks(Relations),
         "sampler={s.sampler.name} does not draw by relation, as model={p.source.name} needs: use sampler=neighbor, "

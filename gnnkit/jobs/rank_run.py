@@ -231,12 +231,10 @@ def make_module(
     """
     settings, task = job.settings.trainer, job.task()
     task.begin(worker)
-    exchanges = worker.fetches or strategy.steps.exchange
-    model = job.make_model(worker, job.widths(worker), task, exchanges=exchanges)
+    model = job.make_model(worker, job.widths(worker), task, exchanges=worker.fetches or strategy.steps.exchange)
     embedding = job.set_up(strategy, worker, model)
     learned_rows = None if embedding is None else embedding.rows
     exact_epochs = _exact_epochs(job, strategy, worker, model)
-    by_batches = not strategy.has_whole_steps
     on_schedule = None if exact_epochs is None else exact_epochs.phases.first > 0
     module = TrainingModule(
         model,
@@ -249,7 +247,7 @@ def make_module(
         optimizer=settings.optimizer,
         lr=settings.learning_rate(model),
         weight_decay=_weight_decay(job, worker, model),
-        schedule=_schedule(job, task, model, warms_up=by_batches or on_schedule),
+        schedule=_schedule(job, task, model, warms_up=not strategy.has_whole_steps or on_schedule),
         clip_norm=settings.clip_norm,
         accumulate=settings.accumulate,
         exact_epochs=exact_epochs,
@@ -281,10 +279,8 @@ def _weight_decay(job: RankJob, worker: Worker, model: nn.Module) -> float:
     width, num_nodes = job.widths(worker).in_features, count_labelled(worker, Split.TRAIN)
     if width < WIDE * num_nodes:
         return 0.0
-    _say(
-        worker,
-        f"trainer.weight_decay={default:g}, because there are {width:,} features and {num_nodes:,} training nodes",
-    )
+    line = f"trainer.weight_decay={default:g}, because there are {width:,} features and {num_nodes:,} training nodes"
+    _say(job, worker, line)
     return default
 
 
@@ -298,14 +294,14 @@ def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, mod
     memory = None if reason else _lacks_memory(settings, strategy, worker, model)
     keeps = strategy.finishes == "asked" and shares == AUTO  # the strategy's steps, in all epochs
     if by_strategy and not keeps and (reason := reason or (memory if shares == AUTO else None)):
-        _say(worker, f"trainer.exact_shares={shares}: the strategy has no exact epochs, because {reason}")
+        _say(job, worker, f"trainer.exact_shares={shares}: the strategy has no exact epochs, because {reason}")
         by_strategy = False
     if not any((by_sync, by_strategy)):
         return None
     phases = Phases() if keeps and not by_sync else Phases.of(epochs, *(() if shares == AUTO else shares))
     if by_strategy and not keeps:
         strategy.phases = phases
-    _say(worker, f"schedule of {epochs} epochs: {phases.describe(epochs)} (trainer.exact_shares={shares})")
+    _say(job, worker, f"schedule of {epochs} epochs: {phases.describe(epochs)} (trainer.exact_shares={shares})")
     return ExactEpochs(phases, _lacks_comparison(job, strategy, worker, model) or memory)
 
 
@@ -320,8 +316,8 @@ def _approximate(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> t
     return bool(sync.costs()) and sync.finishes and not alone, by_strategy
 
 
-def _say(worker: Worker, line: str) -> None:
-    if worker.comm.rank == LEADER:
+def _say(job: RankJob, worker: Worker, line: str) -> None:
+    if worker.comm.rank == LEADER and not job.quiet:
         say(line)
 
 

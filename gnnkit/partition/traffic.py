@@ -77,6 +77,11 @@ class Traffic:
     gather_rows: Ids  # [num_cells, num_cells] int64, [i, j]: sources of cell i's edges that cell j != i owns
     reduce_rows: Ids  # [num_cells, num_cells] int64, [i, j]: destinations of cell j's edges that cell i != j owns
 
+    @property
+    def holds_in_edges(self) -> bool:
+        """Whether each rank holds all in-edges of its nodes, in all columns."""
+        return self.grid.slices == 1 and not self.reduce_rows.any()
+
     def transposed(self) -> Traffic:
         """Returns the reversed edges' traffic, as in the backward pass."""
         return Traffic(self.grid, self.num_owned, self.reduce_rows.T, self.gather_rows.T)
@@ -110,15 +115,11 @@ class Traffic:
         They share an edge within a slice's plane, or hold the same cell's edges.
         """
         slices, num_owned = self.grid.slices, self.num_owned.tolist()
-        cells, peer_cells = np.nonzero(self.gather_rows + self.reduce_rows)
+        gather, reduce = self.gather_rows, self.reduce_rows
+        cells, peers = np.nonzero(gather + reduce)
         in_plane = [
-            Pair(
-                cell * slices + slice_,
-                peer_cell * slices + slice_,
-                int(self.gather_rows[cell, peer_cell]),
-                int(self.reduce_rows[cell, peer_cell]),
-            )
-            for cell, peer_cell in zip(cells.tolist(), peer_cells.tolist(), strict=True)
+            Pair(cell * slices + slice_, peer * slices + slice_, int(gather[cell, peer]), int(reduce[cell, peer]))
+            for cell, peer in zip(cells.tolist(), peers.tolist(), strict=True)
             for slice_ in range(slices)
         ]
         in_cell = [

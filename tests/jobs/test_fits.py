@@ -48,6 +48,7 @@ REFUSED = [
     [FULL, "sampler=neighbor"],
     [SAMPLED, "partition=2d"],
     [SAMPLED, "order=rcm"],
+    [FULL, "strategy.local_iterations=4", SERVERS, ASYNC],
     [PRESET, "model=rgcn", "strategy.options.degrees=local"],
     [SAMPLED, "model=rgcn", "sampler=metropolis_hastings"],
     [SAMPLED, "model=gcn", "sampler=neighbor", "sampler.fanouts={default:[5,5],cites:[1,1]}"],

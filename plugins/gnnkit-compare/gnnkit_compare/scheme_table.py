@@ -216,18 +216,8 @@ class SchemeTable:
         """Returns the rows as text, with a remark as the last cell."""
         unit, points = ("", "difference") if self.scale == 1 else (", %", "points")
         goal = "target" if self.target is None else f"{_format_scaled(self.target, self.scale)}{unit.lstrip(',')}"
-        head = (
-            "scheme",
-            f"{self.test}{unit}",
-            points,
-            "epochs",
-            "approximate",
-            "s an epoch",
-            "exposed",
-            f"s to {goal}",
-            "MB sent an epoch",
-            "MB of memory",
-        )
+        head = ["scheme", f"{self.test}{unit}", points, "epochs", "approximate", "s an epoch", "exposed"]
+        head += [f"s to {goal}", "MB sent an epoch", "MB of memory"]
         return PageTable((*head, "remark"), [self._cells(row, len(head)) for row in self.rows])
 
     def _cells(self, row: SchemeRow, count: int) -> list[str]:
@@ -253,7 +243,7 @@ class SchemeTable:
 
     def sentence(self) -> str:
         """Names the fastest, equal and partly approximate schemes."""
-        return " ".join([*self._fastest(), *self._equal(), *self._partly_exact()])
+        return " ".join([*self._fastest(), *self._equal(), *self._partly_exact(), *self._saves_bytes()])
 
     def _partly_exact(self) -> Iterator[str]:
         shares = [
@@ -262,7 +252,19 @@ class SchemeTable:
             if 0 < (row.mean("approximate") or 0) < (row.mean("epochs") or 0)
         ]
         if shares:
-            yield f"Approximate epochs: {_join_names(shares)}; the others are exact, and part of the figures ({SAVES_BYTES})."
+            yield f"Approximate epochs: {_join_names(shares)}; the others are exact, and part of the figures."
+
+    def _saves_bytes(self) -> Iterator[str]:
+        """Advises quantized rows if they cost least of several approximate schemes."""
+        rows = [row for row in self.rows if row.mean("approximate") and row.tests]
+        if self.first is None or len(rows) < 2 or self.first in rows:
+            return
+        sign = -1 if self.task.lower_is_better else 1
+        best = max(rows, key=lambda row: sign * (self.difference(row) or 0.0))
+        sent = [row.mean("bytes_per_epoch") or 0.0 for row in (best, self.first)]
+        is_equal = len(best.tests) > 1 and within_noise(self.first.tests, best.tests)
+        if "exchange=quantized" in best.scheme and sent[0] < sent[1] and is_equal:
+            yield f"{SAVES_BYTES[0].upper()}{SAVES_BYTES[1:]}."
 
     def _fastest(self) -> Iterator[str]:
         if self.first is None or self.target is None:

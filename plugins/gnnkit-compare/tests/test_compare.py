@@ -126,8 +126,34 @@ def test_a_scheme_is_not_credited_with_exact_epochs_without_a_word(tmp_path: Pat
     compared = table(*rows)
     assert [cells[3:5] for cells in compared.table().rows] == [["30", "0"], ["30", "21"], ["30", "30"]]
     assert "Approximate epochs: 21 of 30 of late; the others are exact" in compared.sentence()
-    assert "(to save bytes, use exchange=quantized, which costs the least accuracy)" in compared.sentence()
+    assert "quantized" not in compared.sentence()
     assert [row["approximate_epochs"] for row in compared.figures()] == [0, 21, 30]
+
+
+ADVICE = "To save bytes, use exchange=quantized, which costs the least accuracy."
+
+
+@pytest.mark.parametrize(
+    ("quantized", "pipelined", "num_bytes", "is_advised"),
+    [
+        ([0.81, 0.82], [0.79, 0.80], 1e6, True),
+        ([0.80, 0.81], [0.87, 0.88], 1e6, False),
+        ([0.81, 0.82], [0.79, 0.80], 2e6, False),
+        ([0.71, 0.70], [0.69, 0.68], 1e6, False),
+        ([0.82], [0.80], 1e6, False),
+        ([0.82, 0.82], [], 1e6, False),
+    ],
+)
+def test_quantized_rows_are_advised_only_where_the_table_supports_it(
+    quantized: list[float], pipelined: list[float], num_bytes: float, is_advised: bool
+) -> None:
+    def row(scheme: str, tests: list[float], num_bytes: float, approximate: int = 3) -> SchemeRow:
+        runs = [SchemeRun(test, 3, 0.5, num_bytes, 3, [(1.0, 0.5)], approximate=approximate) for test in tests]
+        return SchemeRow(scheme, runs, "" if runs else "failed")
+
+    exact = row("vertex_centric", [0.82, 0.81], 2e6, approximate=0)
+    rows = [row("vertex_centric exchange=quantized", quantized, num_bytes), row("late", pipelined, 1.5e6)]
+    assert (ADVICE in table(exact, *rows).sentence()) == is_advised
 
 
 def test_seconds_without_computation_are_exposed() -> None:

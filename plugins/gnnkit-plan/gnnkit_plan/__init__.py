@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from gnnkit.config.settings import AUTO
@@ -41,8 +41,11 @@ class Plan(OnRanks):
     def work(self, order: Order) -> Result:
         from gnnkit_plan.plan import plan
 
-        open_ = order.settings.strategy.name == AUTO
-        return plan(order) if open_ or order.settings.create_strategy().reads.all_edges else super().work(order)
+        if order.settings.strategy.name == AUTO or order.settings.create_strategy().reads.all_edges:
+            return plan(order)
+        result = super().work(order)
+        peaks = ", ".join(f"{peak / 2**20:,.1f}" for peak in result.get("memory", ()))
+        return replace(result, summary=Result("plan", {**result.figures, "memory": f"{peaks} MiB by rank"}).table())
 
 
 @dataclass(frozen=True, slots=True)

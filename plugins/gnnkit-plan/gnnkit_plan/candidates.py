@@ -19,6 +19,8 @@ from gnnkit.utils.ranges import num_cores
 PARTITIONING_BUDGET = 2.0  # seconds for all partitioners, by their `auto_seconds`
 BORDER_SECONDS = 0.1  # approximate seconds per million edges for an improved border
 CHOSEN = "chosen"  # key of the configured layout in tables of layouts
+BESIDE = {"metis": 0.5, "tiles": 2.4}  # assignments listed beside the grids, with seconds per million edges
+MAX_BESIDE = 64  # workers above which tiles take long
 
 _BORDERS = ("none", "min_words", "cover", "min_words+cover")
 _GRIDS = ("1d", "1.5d", "2d", "3d")
@@ -66,10 +68,11 @@ def candidates(workers: int, names: Sequence[str], *, grids: bool) -> dict[str, 
 
 
 def measure_configured(settings: Settings, graph: Graph) -> Measured:
-    """Measures the configured layout, and its node assignment on every named grid.
+    """Measures the configured layout, its node assignment on every grid, and `BESIDE`.
 
-    Grids that coincide are measured once. Names are values of `partition.grid`. Raises
-    `UserError` if the configured layout is impossible, and omits other impossible ones.
+    Grids that coincide are measured once. Names are values of `partition.grid`, or of
+    `partition`. Raises `UserError` if the configured layout is impossible, and omits
+    other impossible ones.
     """
     section, workers, cutter = settings.partition, settings.workers, Cutter(graph, settings.workers)
     measurements = {CHOSEN: _measure(cutter, section)}
@@ -81,6 +84,11 @@ def measure_configured(settings: Settings, graph: Graph) -> Measured:
             if shapes not in by_shapes:
                 by_shapes[shapes] = _measure(cutter, replace(section, grid=spec, replication=replication))
             measurements[format_grid(spec)] = by_shapes[shapes]
+    for name, seconds in BESIDE.items() if 1 < workers <= MAX_BESIDE else ():
+        with suppress(UserError):  # not installed
+            if name != section.nodes.name and seconds * graph.num_edges / 1e6 <= PARTITIONING_BUDGET:
+                beside = PartitionSettings(Choice("partition", name, {}), "1d", None, "none")
+                measurements[name] = _measure(cutter, beside)
     return measurements
 
 

@@ -150,9 +150,7 @@ def _with_workers(order: Order, meanwhile: Callable[[], None]) -> Settings:
 
 
 # Reason for the default number.
-_UNKNOWN = (
-    "the default number, because trials measure only full-graph training of node tasks (job=compare measures the rest)"
-)
+_UNKNOWN = "the default number, because trials measure only full-graph training of node tasks (job=compare: others)"
 
 
 def _describe_few_edges(edges: int) -> str:
@@ -207,9 +205,8 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
         decision = {**_because(*reasons), "layouts": figures, "chosen": name}
         resolution = replace(with_partition(full, sections[name]), decided=decision)
         return _Decision(resolution, by_name[name].seconds, layouts.num_edges)
-    needs = (
-        f"{_memory(min(by_name.values(), key=room.needed), room)}, and a layout may fill {MEMORY_SHARE:.0%} of these"
-    )
+    least = min(by_name.values(), key=room.needed)
+    needs = f"{_memory(least, room)}, and a layout may fill {MEMORY_SHARE:.0%} of these"
     if settings.strategy.name != AUTO:
         raise UserError(
             f"partition=auto: no layout of strategy={full.strategy.name} fits: the ranks would take {needs}: choose "
@@ -226,13 +223,10 @@ def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
     """
     settings = order.settings
     sections = candidates(settings.workers, auto_names(), grids=False)
-    patience = Patience.of(settings.timeout)
-    words = run_in_child(_words, order, sections, patience=patience, meanwhile=meanwhile)
+    words = run_in_child(_words, order, sections, patience=Patience.of(settings.timeout), meanwhile=meanwhile)
     name = min(words, key=words.__getitem__)
-    reason = (
-        f"{overrides(sections[name])}: the busiest rank reads {words[name]:,.0f} nodes of other ranks, "
-        f"fewest of {len(words)} layouts on one column"
-    )
+    fewest = f"{words[name]:,.0f} nodes of other ranks, fewest of {len(words)} layouts on one column"
+    reason = f"{overrides(sections[name])}: the busiest rank reads {fewest}"
     return replace(with_partition(settings, sections[name]), decided={**_because(reason), "layouts": {}})
 
 

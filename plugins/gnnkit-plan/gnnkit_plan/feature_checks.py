@@ -22,6 +22,11 @@ _BLOCK = 256  # columns compared at once
 _NUMBERS = 1 << 22  # dense numbers at once
 
 
+def has_classes(graph: Graph) -> bool:
+    """Returns whether each label is one class."""
+    return graph.labels.ndim == 1 and graph.labels.dtype.kind != "f"
+
+
 def has_few_rows(features: Features) -> bool:
     """Returns whether the distinct rows are fewer than `FEW_ROWS` of the nodes."""
     unique_rows: set[bytes] = set()
@@ -45,7 +50,7 @@ def describe_leaks(graph: Graph, ignore: Sequence[str] | None = ()) -> str:
         graph: The graph, with a split.
         ignore: The value of `dataset.ignore`. If None, the data set has no such key.
     """
-    if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
+    if not has_classes(graph):
         return ""
     in_training = graph.labelled & (graph.split == Split.TRAIN)
     sizes = np.sort(np.bincount(graph.labels[in_training], minlength=2))

@@ -39,7 +39,7 @@ from gnnkit.utils.documents import parse_yaml, read_yaml
 from gnnkit.utils.ranges import local_path, num_cores, one_line
 from gnnkit.utils.storage import write_atomically
 from gnnkit_plan import INIT_CHOICES
-from gnnkit_plan.feature_checks import describe_leaks
+from gnnkit_plan.feature_checks import describe_leaks, has_classes
 
 NAME = "mine"  # of the experiment
 _SCRIPT_FILE = "train.py"
@@ -112,11 +112,8 @@ def init(order: Order) -> Result:
     script = _write(folder, choices, trials, command)
     _write_advised(folder, advice)
     figures: dict[str, Any] = {choice.key: choice.value for choice in choices}
-    lines = [
-        f"{choice.key}={choice.value}  # {one_line(choice.why)}"
-        for choice in choices
-        if choice.key in ("task", "model")
-    ]
+    shown = [choice for choice in choices if choice.key in ("task", "model")]
+    lines = [f"{choice.key}={choice.value}  # {one_line(choice.why)}" for choice in shown]
     if trials is not None:
         figures |= trials.figures
         lines = [*trials.summary, *lines]
@@ -145,9 +142,8 @@ def _write_advised(folder: Path, advice: Advice) -> None:
 def _named_choices(order: Order) -> list[KeyChoice]:
     """Returns the keys that the user has chosen instead of job=init."""
     names = [key for key in dict.fromkeys(map(key_of, order.overrides)) if key.partition(".")[0] in INIT_CHOICES]
-    values: dict[str, Any] = {
-        key: functools.reduce(operator.getitem, key.split("."), order.settings.composed) for key in names
-    }
+    composed = order.settings.composed
+    values: dict[str, Any] = {key: functools.reduce(operator.getitem, key.split("."), composed) for key in names}
     return [KeyChoice(key, value["name"] if key == "task" else value, "as you chose") for key, value in values.items()]
 
 
@@ -273,21 +269,16 @@ def _why_no_trials(settings: Settings, rows: Graph, values: Mapping[str, Any], u
         values: The choices so far.
         user_keys: Keys from the data set or the user.
     """
-    package = plugins.PACKAGES[SEARCH]["trials"]
-    missing = f"they need the package {package}: pip install {package}"
+    package, rest = plugins.PACKAGES[SEARCH]["trials"], "the default keys are written"
+    task = plugins.load("task", values["task"])
+    is_held_out = (rows.split == Split.VAL).any() or "dataset.split" in values
     reasons = {
         f"dataset={settings.dataset.name} determines the model": "model" in user_keys,
         "init.minutes=0": not settings.job_keys.init.minutes,
-        f"{missing}: the default keys are written": "trials" not in plugins.names(SEARCH),
-        "the graph is large, and a trial would take too long: the default keys are written": (
-            values["strategy"] != "vertex_centric"
-        ),
-        "trials support only tasks with labels: the default keys are written": (
-            not issubclass(plugins.load("task", values["task"]), NodeTask)
-        ),
-        "nothing is held out for validation: the default keys are written": (
-            not ((rows.split == Split.VAL).any() or "dataset.split" in values)
-        ),
+        f"they need the package {package}: pip install {package}: {rest}": "trials" not in plugins.names(SEARCH),
+        f"the graph is large, and a trial would take too long: {rest}": values["strategy"] != "vertex_centric",
+        f"trials support only tasks with labels: {rest}": not issubclass(task, NodeTask),
+        f"nothing is held out for validation: {rest}": not is_held_out,
     }
     return next((reason for reason, applies in reasons.items() if applies), "")
 
@@ -326,11 +317,7 @@ def _choose_split(graph: Graph) -> tuple[list[float] | dict[str, Any], str]:
 
 def _figure(graph: Graph, task: str) -> str | None:
     """Returns the validation metric for uneven classes, or None."""
-    if (
-        task not in ("node_classification", "edge_classification")
-        or graph.labels.ndim > 1
-        or graph.labels.dtype.kind == "f"
-    ):
+    if task not in ("node_classification", "edge_classification") or not has_classes(graph):
         return None
     splits = [graph.labelled & (graph.split == split) for split in (Split.TRAIN, Split.VAL)]
     counts = [np.bincount(graph.labels[nodes], minlength=graph.num_classes).tolist() for nodes in splits]
@@ -415,10 +402,8 @@ def _may_symmetrize(settings: Settings, graph: Graph) -> bool:
 
 def _usual(settings: Settings) -> dict[str, Any]:
     """Returns the defaults of the data set's keys."""
-    return {
-        key.name: parse_yaml(key.default, f"dataset.{key.name}")
-        for key in keys.read("dataset", settings.dataset.name).keys
-    }
+    names = keys.read("dataset", settings.dataset.name).keys
+    return {key.name: parse_yaml(key.default, f"dataset.{key.name}") for key in names}
 
 
 def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
@@ -475,7 +460,7 @@ def _uneven_classes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> str:
 
     Returns "" for balanced classes, multi-label data and numbers.
     """
-    if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
+    if not has_classes(graph):
         return ""
     class_sizes = _sizes(graph, nodes)
     if len(class_sizes) < 2 or class_sizes.max() < _UNEVEN_CLASSES * class_sizes.min():
@@ -513,23 +498,16 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
     rows = "" if graph.edge_features is None else ". Edges have features: gine and your own model read them"
     yield KeyChoice("model", "sage", f"or gcn, gat, gin{rows}")
     if graph.schema.several:
-        yield KeyChoice(
-            "types",
-            "ignore",
-            f"{types} are ignored by this model. model=rgcn, rgat, hgt or simple_hgn with types=read distinguishes edge types",
-        )
+        typed = "model=rgcn, rgat, hgt or simple_hgn with types=read distinguishes edge types"
+        yield KeyChoice("types", "ignore", f"{types} are ignored by this model. {typed}")
     yield KeyChoice("model.hidden", 64, "width of the hidden layers")
 
 
 def _inputs(graph: Graph, ignore: Sequence[str] | None = ()) -> Iterator[KeyChoice]:
     if not graph.features.shape[1]:
-        yield KeyChoice(
-            "inputs", "learned", "nodes have no features: each gets a trained row. degree: also supports new nodes"
-        )
+        yield KeyChoice("inputs", "learned", "nodes have no features: each gets a trained row. degree: new nodes, too")
         if _ranked_relation(graph) is not None:
-            yield KeyChoice(
-                "learned.scale", 0.01, "small, because nodes with few edges hardly change their initial rows"
-            )
+            yield KeyChoice("learned.scale", 0.01, "small, because nodes with few edges hardly change their rows")
         return
     for reason in check_texts(graph, "one_hot", ignore):
         hint = "" if ignore is None else ". dataset.ignore leaves columns out"

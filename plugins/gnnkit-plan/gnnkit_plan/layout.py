@@ -244,19 +244,24 @@ def _spread(values: _Ranks) -> RankCounts:
     return {"max": int(values.max()), "total": int(values.sum()), "per_rank": values.tolist()}
 
 
-def table(layouts: Mapping[str, LayoutFigures], room: Room | None = None) -> list[str]:
+def merge_equal(layouts: Mapping[str, LayoutFigures]) -> dict[str, LayoutFigures]:
+    """Joins the names of layouts that are one cut, as `1.5d = 2d`."""
+    return {" = ".join(name for name in layouts if layouts[name] is layout): layout for layout in layouts.values()}
+
+
+def table(layouts: Mapping[str, LayoutFigures], room: Room) -> list[str]:
     """Formats the figures of all layouts, one per line.
 
     Args:
-        room: The available memory, to list what fits. Default: omitted.
+        room: The available memory, to list what fits.
     """
     header = (
-        f"{'layout':<26}{'grid':>12}{'s an epoch':>12}{'MiB a rank':>12}{'fits' if room else '':>6}"
+        f"{'layout':<26}{'grid':>12}{'s an epoch':>12}{'MiB a rank':>12}{'fits':>6}"
         f"{'words, busiest':>16}{'words, all':>16}{'messages':>10}{'edges max/mean':>16}{'cut':>7}"
     )
     return [header] + [
         f"{name:<26}{'x'.join(map(str, layout.grid)):>12}{_seconds(layout):>12}{layout.memory / 2**20:>12.1f}"
-        f"{_fits(layout, room):>6}{layout.words['max']:>16,}{layout.words['total']:>16,}{layout.messages['max']:>10,}"
+        f"{'yes' if room.holds(layout) else 'no':>6}{layout.words['max']:>16,}{layout.words['total']:>16,}{layout.messages['max']:>10,}"
         f"{layout.balance['edges']:>16.3f}{layout.remote_edges:>7.0%}"
         for name, layout in layouts.items()
     ]
@@ -264,7 +269,3 @@ def table(layouts: Mapping[str, LayoutFigures], room: Room | None = None) -> lis
 
 def _seconds(layout: LayoutFigures) -> str:
     return "-" if layout.seconds is None else f"{layout.seconds:.4g}"
-
-
-def _fits(layout: LayoutFigures, room: Room | None) -> str:
-    return "" if room is None else "yes" if room.holds(layout) else "no"

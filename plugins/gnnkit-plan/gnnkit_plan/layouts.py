@@ -13,6 +13,7 @@ import numpy as np
 
 from gnnkit.config.settings import OPTIMIZERS, Settings
 from gnnkit.errors import UserError
+from gnnkit.exchange import RowExchange
 from gnnkit.graph import Graph
 from gnnkit.jobs.dispatch import import_for_training
 from gnnkit.jobs.models import Widths, reads_sparse
@@ -203,7 +204,13 @@ def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutF
         # Learned rows change, and link prediction draws new edges each epoch.
         keeps_sums=strategy.steps.keep_sums and settings.embedding is None and not rows.drawn,
     )
-    return graph, [sizes_of(graph), *lines], functools.partial(count_layout, costs, counted_graph, model)
+    exchange: RowExchange = getattr(strategy, "exchange", RowExchange())
+
+    def count(quality: Quality) -> LayoutFigures:
+        exchange.check_layout(quality.traffic)
+        return count_layout(costs, counted_graph, model, quality)
+
+    return graph, [sizes_of(graph), *lines], count
 
 
 def _names_to_try(settings: Settings, layouts: Mapping[str, LayoutFigures], num_edges: int) -> list[str]:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -69,17 +69,19 @@ def try_layouts(job: RankJob, layouts: Mapping[str, Prepared], world: Communicat
 
 
 def _try_layout(job: RankJob, comm: Communicator, mailbox: Mailbox) -> Trial:
-    peak = MemoryPeak(comm.device)
-    module = make_module(job, job.strategy(), job.worker(comm))
+    peak, strategy = MemoryPeak(comm.device), job.strategy()
+    if strategy.finishes == "always":  # all epochs exact, as words are
+        exact = replace(job.settings.trainer, exact_shares=(float(EPOCHS), 0.0))
+        job = replace(job, settings=replace(job.settings, trainer=exact))
+    module = make_module(replace(job, quiet=True), strategy, job.worker(comm))
     epochs = few_steps(module, job, mailbox, epochs=EPOCHS, every=EPOCHS)
     times = comm.all_gather(epochs, torch.float64).cpu().numpy()[:, 1:]
-    memory = comm.all_gather(peak.read())
     # Epochs without an exchange do not represent the others.
     alike = module.strategy.steps.only_synchronise
     total, exchange = (times[:, times[:, :, 0].max(0).argmin()] if alike else times.mean(1)).T
     at_once = num_cores() if counts_cpu(job.settings) else comm.world_size  # more ranks take turns
     seconds = max(total.max(), total.sum() / at_once)
-    return Trial(float(seconds), float(exchange.sum() / max(total.sum(), 1e-9)), memory.tolist())
+    return Trial(float(seconds), float(exchange.sum() / max(total.sum(), 1e-9)), comm.all_gather(peak.read()).tolist())
 
 
 def try_alone(job: RankJob, comm: Communicator) -> dict[str, Any]:
@@ -126,10 +128,6 @@ def counts_cpu(settings: Settings) -> bool:
     comm = settings.comm.load()
     alone = settings.threads == 1 and not comm.in_threads and not settings.comm.arguments
     return alone and settings.auto_workers is None and comm.device_type == "cpu"
-
-
-def _clock(settings: Settings) -> Callable[[], float]:
-    return time.process_time if counts_cpu(settings) else time.perf_counter
 
 
 class MemoryPeak:
@@ -181,7 +179,8 @@ def few_steps(
         every: Epochs between evaluations.
         steps: Maximum number of steps per epoch. Default: all.
     """
-    sync, meter = job.sync(), SyncMeter(module.worker.comm.end_of_sum, _clock(job.settings))
+    clock = time.process_time if counts_cpu(job.settings) else time.perf_counter
+    sync, meter = job.sync(), SyncMeter(module.worker.comm.end_of_sum, clock)
     module.strategy.tally.clock = meter.clock
     timer = _Timer(meter)
     options: Mapping[str, Any] = {"max_epochs": epochs, "check_val_every_n_epoch": every, "limit_train_batches": steps}
@@ -260,8 +259,7 @@ def _batch_memory(job: RankJob, module: TrainingModule, mailbox: Mailbox, window
         empty = disk.cache_rows - min(disk.counts.rows, disk.cache_rows)
         ahead = disk.cache_rows * disk.row_bytes // CACHE_SHARE * max(window - BATCH_STEPS, 0) // max(window, 1)
         extra = empty * disk.row_bytes + ahead
-    peaks: list[int] = comm.all_gather(peak_memory(comm.device) + extra).tolist()
-    return peaks
+    return comm.all_gather(peak_memory(comm.device) + extra).tolist()  # type: ignore[no-any-return]
 
 
 def _some_nodes(worker: Worker) -> Worker:

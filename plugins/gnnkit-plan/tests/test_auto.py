@@ -474,3 +474,37 @@ def test_a_comparison_starts_ranks_of_its_own() -> None:
     started: Any = SimpleNamespace(started=StartedRank(0, 2, 0, 2))
     with pytest.raises(UserError, match="job=compare starts its own runs: remove torchrun, srun or mpirun"):
         Compare().check(Order(started))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", ["train", "plan"])
+@pytest.mark.parametrize("partition", ["auto", "hash"])
+def test_only_layouts_that_the_exchange_supports_are_compared(
+    job: str, partition: str, graph: Graph, tmp_path: Path
+) -> None:
+    keys: dict[str, Any] = {**QUICK, "workers": 4, "strategy": "vertex_centric", "overrides": ["exchange=pipelined"]}
+    found = gnnkit.train(graph, job=job, partition=partition, folder=tmp_path / "run", **keys)
+    grids = [layout["grid"] for layout in found["layouts"].values()] if "layouts" in found else [found["grid"]]
+    assert grids
+    assert all(grid == [4, 1, 1] for grid in grids)
+    assert not any("cover" in name for name in found.get("layouts", {}))
+
+
+@pytest.mark.slow
+def test_an_exchange_that_the_named_border_does_not_support_is_refused(graph: Graph, tmp_path: Path) -> None:
+    keys: dict[str, Any] = {**QUICK, "strategy": "vertex_centric", "overrides": ["exchange=pipelined"], "job": "plan"}
+    with pytest.raises(UserError, match=r"use partition\.grid=1d, partition\.border=none"):
+        gnnkit.train(graph, partition={"name": "hash", "border": "cover"}, folder=tmp_path / "run", **keys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [{"partition": "auto"}, {"partition": "hash"}], ids=str)
+def test_a_run_prints_its_schedule_once(
+    keys: dict[str, Any], graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {**QUICK, "trainer": {"max_epochs": 10}, "overrides": ["exchange=pipelined"], **keys}
+    strategy = "vertex_centric" if keys["partition"] == "auto" else "auto"
+    if strategy == "auto":
+        given["overrides"] = ["sync=leader", "sync.mode=ssp"]
+    gnnkit.train(graph, strategy=strategy, folder=tmp_path / "run", **given)
+    assert capsys.readouterr().out.count("schedule of 10 epochs") == 1

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import gnnkit_plan.plan
 import numpy as np
 import pytest
 import torch
@@ -307,11 +308,14 @@ def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
         overrides=["job=plan"],
         folder=tmp_path / "run",
     )
-    assert set(result["layouts"]) == {"chosen", "1d", "1.5d", "2d", "3d", "[1,1,4]"}
+    assert set(result["layouts"]) - {"metis"} == {"chosen", "1d", "1.5d", "2d", "3d", "[1,1,4]", "tiles"}
+    assert result["layouts"]["tiles"]["grid"] == [4, 1, 1]
     assert result["layouts"]["chosen"] == result["layouts"]["2d"]
     least = min(layout["words"]["max"] for layout in result["layouts"].values())
     assert f"{least:,}" in result["why"] or "no layout moves fewer" in result["why"]
-    assert result["why"].startswith("recommended: partition.grid=")
+    assert result["why"].startswith(("recommended: partition.grid=", "recommended: partition="))
+    names = [line[:26].strip() for line in result.summary.splitlines()]
+    assert names.count("chosen = 1.5d = 2d = 3d") == names.count("1d") == names.count("tiles") == 1
     assert sum("seconds" in each for each in result["layouts"].values()) > 1
     assert all(len(each["memory_per_rank"]) == 4 for each in result["layouts"].values())
     assert result["layouts"]["[1,1,4]"]["words"]["gathered"] == [0] * 4
@@ -368,7 +372,7 @@ def test_layouts_beyond_the_bound_of_trials_have_no_seconds(monkeypatch: pytest.
     plan = gnnkit.train(graph, folder=tmp_path / "plan", job="plan", **keys)
     assert [name for name, layout in plan["layouts"].items() if "seconds" in layout] == ["chosen", "1d"]
     assert all(layout["memory"] > 0 and layout["words"]["max"] > 0 for layout in plan["layouts"].values())
-    assert "2d, 3d, [1,1,4]: not tried" in plan.summary
+    assert "1.5d = 2d = 3d, [1,1,4], " in plan.summary
 
 
 @pytest.mark.slow
@@ -381,7 +385,7 @@ def test_ranks_elsewhere_are_planned_by_words_over_bandwidth(key: str, tmp_path:
     assert all(len(layout["memory_per_rank"]) == workers for layout in plan["layouts"].values())
     assert not any("seconds" in layout for layout in plan["layouts"].values())
     seconds = plan["layouts"]["2d"]["bytes_sent"]["max"] / 1e6
-    assert (f"2d {seconds:.3g} s" in plan.summary) == key.startswith("plan")
+    assert (f"2d = 3d {seconds:.3g} s" in plan.summary) == key.startswith("plan")
     assert ("plan.bandwidth=GB/s predicts" in plan.summary) == (not key.startswith("plan"))
 
 
@@ -395,3 +399,50 @@ def test_memory_of_a_rank_elsewhere_is_predicted_within_15_percent(tmp_path: Pat
     states = [json.loads(line) for line in (tmp_path / "run" / "workers.jsonl").read_text().splitlines()]
     measured = [max(state["memory"] for state in states if state["rank"] == rank) for rank in range(2)]
     assert plan["layouts"]["chosen"]["memory_per_rank"] == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_trials")
+@pytest.mark.parametrize(
+    ("overrides", "scheme", "saves"),
+    [
+        ([], None, True),
+        (["exchange=pipelined"], "words and seconds are those of exact exchange; by default, exchange=pipelined sends", True),
+        (["exchange=quantized"], "words are those of exact exchange; by default, exchange=quantized sends about 0.32", False),
+        (["strategy.local_iterations=4"], "strategy.local_iterations=4 sends about 0.48 of these bytes", True),
+        (["sync=leader", "sync.mode=ssp"], "sync.mode=ssp sends about 0.39 of these bytes", True),
+    ],
+)  # fmt: skip
+def test_counts_of_exact_exchange_say_so_beside_an_approximate_scheme(
+    overrides: list[str], scheme: str | None, saves: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "partition": "hash"}
+    graph = featured_graph(typed=False)
+    plan = gnnkit.train(graph, folder=tmp_path / "run", job="plan", overrides=overrides, **keys)
+    assert ("exact exchange" in plan.summary) == (scheme is not None)
+    assert scheme is None or scheme in plan.summary
+    assert ("use exchange=quantized" in plan.summary) == saves
+    assert "schedule of" not in capsys.readouterr().out, "trials print no schedule"
+
+
+@pytest.mark.slow
+def test_what_is_on_is_not_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gnnkit_plan.plan, "PAYS", -1.0)
+    keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "overrides": ["job=plan"]}
+    section, graph = {"name": "hash", "border": "min_words"}, featured_graph(typed=False)
+    plan = gnnkit.train(graph, folder=tmp_path / "run", partition=section, exchange="pipelined", **keys)
+    assert "reduce words: try partition=auto\n" in plan.summary
+
+
+@pytest.mark.slow
+def test_the_memory_of_sampled_steps_is_in_mebibytes(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"strategy": "individual_sample", "workers": 2, "comm": "threads", "job": "plan"}
+    plan = gnnkit.train(featured_graph(typed=False), folder=tmp_path / "run", **keys)
+    peaks = ", ".join(f"{peak / 2**20:,.1f}" for peak in plan["memory"])
+    assert f"{peaks} MiB by rank" in plan.summary
+
+
+def test_shares_of_schemes_are_those_measured() -> None:
+    page = (Path(__file__).parents[3] / "benchmarks/schedules.md").read_text(encoding="utf-8")
+    names = {"ssp": "ssp, staleness 7", "async": "ssp, staleness 7", "4": "local_iterations=4"}
+    assert all(f"| {names.get(key, key)} | {share:g} |" in page for key, share in gnnkit_plan.plan.SHARES.items())

@@ -40,8 +40,8 @@ def _speed(run: RunFiles) -> Iterator[str]:
     if exchange > EXCHANGE:
         is_cut = run.result.get("nodes") == "metis"
         nodes = [] if is_cut else ["partition.nodes=metis cuts fewer edges (install gnnkit-metis)"]
-        cheaper = fewer or [SAVES_BYTES]
-        yield f"Exchange takes {exchange:.0%} of the time: {'; '.join([*nodes, *cheaper])}."
+        cheaper = fewer or [SAVES_BYTES] * ("quantized" not in str(run.result.get("exchange")))
+        yield f"Exchange takes {exchange:.0%} of the time: {'; '.join([*nodes, *cheaper]) or 'use fewer workers'}."
     if wait > WAIT:
         prefetch = ["a larger strategy.prefetch"] * ("prefetch" in keys)
         fanouts = ["smaller sampler.fanouts"] * ("fanouts" in section(run, "sampler"))

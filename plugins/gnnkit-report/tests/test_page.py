@@ -256,7 +256,10 @@ def test_suggestions_follow_from_the_figures(tmp_path: Path) -> None:
         phases = {"training": 99.0, **result.pop("phases", {})}
         return "\n".join(suggestions(read_run(run_folder(tmp_path / name, num_ranks=1, phases=phases, **result))))
 
-    assert "Exchange takes 55%" in said("exchange")
+    assert "Exchange takes 55%" in (exact := said("exchange"))
+    assert "use exchange=quantized" in exact
+    assert "use exchange=quantized" not in (quantized := said("quantized", exchange="quantized", nodes="metis"))
+    assert "Exchange takes 55% of the time: use fewer workers." in quantized
     assert "2.30 times the mean work" in said("uneven")
     assert "times the mean work" not in said("even", balance={"work_mean": 1.01})
     assert "overfits" in said("over")

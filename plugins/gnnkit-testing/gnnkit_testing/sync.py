@@ -43,13 +43,11 @@ def check_sync(make: Callable[[], GradientSync]) -> None:
             assert parameters is not None
             assert results[0] is not None
             assert bool(parameters.isfinite().all()), f"rank {rank} comes to parameters that are not finite"
+            name = f"parameters of rank {rank} after {'equal' if alike else 'different'} gradients"
             if exact:
-                kind = "equal" if alike else "different"
-                assert_close(
-                    parameters, reference, f"parameters of rank {rank} after {kind} gradients, against one process"
-                )
+                assert_close(parameters, reference, f"{name}, against one process")
             elif alike and lockstep:
-                assert_close(parameters, results[0], f"parameters of rank {rank} after equal gradients, against rank 0")
+                assert_close(parameters, results[0], f"{name}, against rank 0")
                 assert (parameters - first) @ (reference - first) > 0, f"rank {rank} goes uphill after equal gradients"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning as L
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gnnkit.comm import LEADER, Communicator, Mailbox
 from gnnkit.comm.average import to_vector
 from gnnkit.comm.threads import Threads
+from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.rank_job import RankJob, with_servers
@@ -50,6 +51,7 @@ class _Steps:
     values: dict[str, Tensor]  # losses, gradients, parameters, logits
     skipped: int  # steps skipped because of a non-finite loss or gradient
     brings_optimizer: bool  # whether the model configures its own optimiser
+    num_steps: dict[str, int]  # of all kinds, and approximate ones
 
     @property
     def are_finite(self) -> bool:
@@ -66,9 +68,8 @@ class _Reference:
     @property
     def name(self) -> str:
         """The name of the reference in `result.json`."""
-        if self.num_ranks == 1:
-            return "one rank with the whole graph"
-        return f"{self.num_ranks} ranks as threads of one process"
+        alone = self.num_ranks == 1
+        return "one rank with the whole graph" if alone else f"{self.num_ranks} ranks as threads of one process"
 
     @classmethod
     def of(cls, job: RankJob, worker: Worker) -> _Reference:
@@ -85,12 +86,18 @@ def verify(job: RankJob, world: Communicator) -> dict[str, Any]:
     trainer of job=train, including DDP, the optimiser, the schedule and the final
     average.
 
+    The epochs of an approximate scheme are approximate, unless `trainer.exact_shares`
+    is configured: the few steps would otherwise be those of its exact start.
+
     Collective. Returns the figures on the leader.
 
     Args:
         job: The job.
         world: The workers, followed by the servers.
     """
+    trainer = job.settings.trainer
+    if trainer.exact_shares == AUTO:
+        job = replace(job, settings=replace(job.settings, trainer=replace(trainer, exact_shares=(0.0, 0.0))))
     if not job.sync().lockstep:
         raise UserError(
             f"job=verify needs ranks that step together, but results of sync={job.settings.sync.name} depend on timing"
@@ -104,12 +111,12 @@ def _verify(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any
     actual = _steps(job, job.strategy(), worker, mailbox)
     if comm.rank != LEADER:
         return {}
-    reference = _Reference.of(job, worker)
+    reference, quiet = _Reference.of(job, worker), replace(job, quiet=True)
 
     def alone(*, perturb: bool) -> _Steps:
         def steps(comm: Communicator, mailbox: Mailbox) -> _Steps:
             alone_worker = job.worker(comm, WHOLE if reference.num_ranks == 1 else None, torch.float64)
-            return _steps(job, copy.deepcopy(reference.strategy), alone_worker, mailbox, perturb=perturb)
+            return _steps(quiet, copy.deepcopy(reference.strategy), alone_worker, mailbox, perturb=perturb)
 
         ranks = functools.partial(with_servers, job, work=steps)
         results = Threads.run(ranks, reference.num_ranks + job.settings.servers, timeout=_FOREVER)
@@ -120,7 +127,7 @@ def _verify(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any
     notes = [_divergence(job, actual)] if figures["diverges"] else job.check_model(worker).reasons
     if figures["not_compared"]:
         notes = [*notes, _amplification(job, actual, figures["not_compared"])]
-    return figures | {"reference": reference.name, "note": "\n".join(notes) or None}
+    return figures | {"steps": actual.num_steps, "reference": reference.name, "note": "\n".join(notes) or None}
 
 
 def verify_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
@@ -163,8 +170,7 @@ def _steps(
         _nudge(module)
     recorder, sync, guard = _Recorder(), job.sync(), Guard("skip", quiet=True)
     options = {**_OPTIONS, "limit_train_batches": STEPS * module.accumulate}
-    trainer = make_trainer(module, sync, SyncMeter(), guard=guard, mailbox=mailbox, callbacks=[recorder], **options)
-    trainer.fit(module)
+    make_trainer(module, sync, SyncMeter(), guard=guard, mailbox=mailbox, callbacks=[recorder], **options).fit(module)
     module.join()
     sync.close()
     strategy.close()
@@ -177,8 +183,8 @@ def _steps(
     }
     if module.embedding is not None:
         values["embedding"] = _all_rows(module.embedding.rows.owned.detach(), worker)
-    brings_optimizer = own_method(module.model, "configure_optimizers") is not None
-    return _Steps(values, guard.skipped_steps, brings_optimizer)
+    num_steps = {"approximate": recorder.num_approximate, "all": len(recorder.losses)}
+    return _Steps(values, guard.skipped_steps, own_method(module.model, "configure_optimizers") is not None, num_steps)
 
 
 @torch.no_grad()
@@ -199,22 +205,22 @@ class _Recorder(Callback):
     """
 
     def __init__(self) -> None:
-        self.losses: list[Tensor] = []
-        self.gradients: list[Tensor] = []
+        self.losses, self.gradients, self.num_approximate = list[Tensor](), list[Tensor](), 0
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
         progress(f"step {len(self.losses)}")
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         self.losses.append(module.local_loss)
+        several, exact = module.worker.comm.world_size > 1, module.exact_epochs
+        self.num_approximate += not exact.exact if exact else several and bool(module.strategy.costs())
         if batch.update != "accumulate":
-            parameters = list(module.parameters())
-            self.gradients.append(to_vector([torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]))
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
+            self.gradients.append(to_vector(grads))
 
 
 def _all_rows(rows: Tensor, worker: Worker) -> Tensor:  # [num_nodes, ...] on the leader
-    full = by_node(rows, worker)
-    return rows if full is None else full
+    return rows if (full := by_node(rows, worker)) is None else full
 
 
 def _judge(actual: _Steps, reference: _Steps, perturb: Callable[[], _Steps]) -> dict[str, Any]:

@@ -226,3 +226,23 @@ def test_batches_that_accumulate_are_verified(tmp_path: Path) -> None:
     sampler = {"name": "neighbor", "fanouts": [3, 3]}
     result = verify_hub(tmp_path, strategy=strategy, sampler=sampler, trainer={"accumulate": 6})
     assert result["verified"], dict(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("overrides", "num_approximate"),
+    [
+        (["sync=leader", "sync.mode=ssp"], 3),
+        (["exchange=pipelined", "partition=1d"], 3),
+        (["exchange=pipelined", "partition=1d", "trainer.exact_shares=[0.1,0.2]"], 0),
+        ([], 0),
+    ],
+    ids=str,
+)
+def test_the_steps_of_an_approximate_scheme_are_approximate_and_counted(
+    tmp_path: Path, overrides: list[str], num_approximate: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = verify(tmp_path, *overrides, trainer={"max_epochs": 100})
+    assert result["verified"], result
+    assert result["steps"] == {"approximate": num_approximate, "all": 3}
+    assert capsys.readouterr().out.count("schedule of 100 epochs") == bool(overrides)
