@@ -23,6 +23,7 @@ from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import write_rows
 from gnnkit.kernels.products import library
 from gnnkit.launch.phases import warn
+from gnnkit.leader.rates import short
 from gnnkit.leader.watch import WorkerState
 from gnnkit.prepare.picture import MAX_RANKS
 from gnnkit.result.figures import (
@@ -46,6 +47,7 @@ from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.task.threshold import HALF
 from gnnkit.training.chance import learned_nothing
+from gnnkit.training.exact_epochs import PARTS
 from gnnkit.utils.documents import Json, read_or_empty
 from gnnkit.utils.ranges import num_cores
 
@@ -242,16 +244,19 @@ def exactness(run: RankRun) -> Exactness:
     `UserError` for a model whose results differ systematically, unless inexact=allow.
     """
     worker, settings, world_size = run.worker, run.job.settings, run.worker.comm.world_size
-    costs = run.strategy.costs() if world_size > 1 or run.strategy.reads.sampler else ""  # one rank sends no rows
-    approximate = [*costs.splitlines(), *run.sync.costs().splitlines()]
-    for line in approximate:
-        _print_line(line)
+    costs, approximate = run.strategy.costs(), []
+    for line in [*costs.splitlines(), *run.sync.costs().splitlines()]:
+        if world_size > 1 or (run.strategy.reads.sampler and line in costs):  # one rank sends no rows
+            approximate.append(line)
+            _print_line(line)
+        else:
+            _print_line(f"{line.partition(':')[0]} has no effect with one worker")
     reasons = [line.partition(",")[0] for line in approximate]
     if world_size == 1:
         return Exactness(not reasons, reasons, None, approximate)
     if not run.sync.exact:
         reasons.append(f"sync={settings.sync.name}: its steps are not those of the exact gradient")
-    elif _depends_on_workers(run, costs):
+    elif (costs or not run.strategy.steps.drift) and run.job.alone(worker) is None:  # K=1 has no drift
         reasons.append(f"strategy={settings.strategy.name}: its steps depend on the number of workers")
     check = run.job.check_model(worker)
     if check.systematic and run.strategy.reads.all_edges and settings.inexact == "refuse":
@@ -267,31 +272,24 @@ def exactness(run: RankRun) -> Exactness:
     return Exactness(False if reasons else None if check.unchecked else True, reasons, check.unchecked, approximate)
 
 
-def _depends_on_workers(run: RankRun, costs: str) -> bool:
-    drifts = bool(costs) or not run.strategy.steps.drift  # no worker drifts in supersteps of one epoch
-    return drifts and run.job.alone(run.worker) is None
-
-
 def _verdict(run: RankRun, scores: Scores) -> Verdict:
-    """Returns which model was saved and whether it has learned. Prints warnings.
+    """Returns which model was saved and whether it has learned. Called on the leader.
 
-    The saved model's score is printed for approximate training, where the last model
-    may be far worse than the best. Called on the leader.
+    Prints warnings, and what approximate training has measured.
     """
     trainer, task, rule, best = run.trainer, run.task, run.site.rule, run.site.validations.best
     saved_epoch = rule.best_epoch if rule is not None and rule.parameters is not None else trainer.current_epoch
     nothing = learned_nothing(task, scores.figures, scores.chance, trainer.current_epoch, trainer.global_step)
-    name, schedule = task.progress, _schedule(run)
-    if run.figures.exactness.approximate and best is not None and name in scores.figures:
-        is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations are logged as float32
-        by = f"{name} saves the best model" if rule is None else f"{rule.name} selects the saved model"
-        keep = "" if is_best else f"; trainer.monitor={by}"
-        if schedule is not None:
-            keep += _describe_schedule(schedule)
-        _print_line(
-            f"approximate training: the saved model, of epoch {saved_epoch}, has {name}={scores.figures[name]:.4g}; the best "
-            f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}{keep}"
-        )
+    schedule = _schedule(run)
+    if run.figures.exactness.approximate:
+        texts = [_describe_saved(run, scores, saved_epoch)]
+        if schedule is not None and run.module.exact_epochs is not None:
+            texts += _describe_schedule(schedule)
+            if trainer.current_epoch <= run.module.exact_epochs.phases.last < (trainer.max_epochs or 0):
+                texts.append(f"training ended before the {run.module.exact_epochs.kind} finish")
+        if run.figures.traffic.bytes_sent:
+            texts.append(f"the busiest worker sent {short(run.figures.traffic.bytes_sent)} bytes of rows per epoch")
+        _print_line(f"approximate training: {'; '.join(texts)}")
     single = _single_class(run.figures.classes.confusion, run.task.noun)
     if (line := _decision(run.figures.classes)) is not None:
         _print_line(line)
@@ -301,34 +299,47 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     return Verdict(saved_epoch, best, schedule, nothing, single)
 
 
+def _describe_saved(run: RankRun, scores: Scores, saved_epoch: int) -> str:
+    """Compares the saved model with the best evaluation, if there is any."""
+    rule, best, name = run.site.rule, run.site.validations.best, run.task.progress
+    if best is None or name not in scores.figures:
+        return f"the saved model is of epoch {saved_epoch}"
+    text = (
+        f"the saved model, of epoch {saved_epoch}, has {name}={scores.figures[name]:.4g}; the best "
+        f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}"
+    )
+    if math.isclose(scores.figures[name], best["value"], rel_tol=1e-5):  # evaluations are logged as float32
+        return text
+    by = f"{name} saves the best model" if rule is None else f"{rule.name} selects the saved model"
+    return f"{text}; trainer.monitor={by}"
+
+
 def _schedule(run: RankRun) -> Json | None:
     """Returns the numbers of exact and approximate epochs, with their metrics."""
-    exact, validations = run.module.exact_epochs, run.site.validations
+    exact, validations, epochs = run.module.exact_epochs, run.site.validations, run.trainer.current_epoch
     if exact is None:
         return None
-    phases, middle = exact.phases, validations.within(exact.phases.first, exact.phases.last)
-    evaluations = {
-        "best_before": validations.within(0, phases.first).best,
-        "best": middle.best,
-        "last": replace(middle, looks=middle.looks[-1:]).best,
-        "best_since": validations.within(phases.last, sys.maxsize).best,
-    }
-    counts = zip(("start", "approximate", "finish"), phases.counts(run.trainer.current_epoch), strict=True)
-    gradients = {"gradients": exact.check.measured, "unmeasured": exact.check.unmeasured}
-    return dict(counts) | gradients | {"evaluations": evaluations}
+    parts = exact.parts(epochs)
+    before, middle, since = (validations.within(parts[part]) for part in PARTS)
+    last = replace(middle, looks=middle.looks[-1:])
+    values = {"best_before": before.best, "best": middle.best, "last": last.best, "best_since": since.best}
+    reason = exact.check.unmeasured or (None if exact.check.measured else "no comparison was due in approximate epochs")
+    figures = {"gradients": exact.check.measured, "unmeasured": reason, "evaluations": values}
+    return {part: len(members) for part, members in parts.items()} | figures
 
 
-def _describe_schedule(schedule: Json) -> str:
+def _describe_schedule(schedule: Json) -> list[str]:
     """Describes the measurements of `_schedule`."""
-    epochs = sum(schedule[phase] for phase in ("start", "approximate", "finish"))
-    text = f"; {schedule['approximate']} of {epochs} epochs were approximate"
-    evaluations = schedule["evaluations"].items()
-    if texts := [f"{figure['value']:.4g} {name.replace('_', ' ')}" for name, figure in evaluations if figure]:
+    text = f"{schedule['approximate']} of {sum(schedule[part] for part in PARTS)} epochs were approximate"
+    if "synchronous" in schedule:
+        text += f", {schedule['synchronous']} of them with synchronous steps"
+    values = schedule["evaluations"].items()
+    if texts := [f"{figure['value']:.4g} {name.replace('_', ' ')}" for name, figure in values if figure]:
         text += f", with evaluations of {', '.join(texts)}"
-    if schedule["gradients"]:
-        epoch, cosine, ratio = schedule["gradients"][-1]
-        return f"{text}; in epoch {epoch}, the gradient had cosine {cosine:.3f} and norm ratio {ratio:.3f} to the exact one"
-    return f"{text}; the gradient was not compared with the exact one, because {schedule['unmeasured']}"
+    if not schedule["gradients"]:
+        return [text, f"the gradient was not compared with the exact one, because {schedule['unmeasured']}"]
+    epoch, cosine, ratio = schedule["gradients"][-1]
+    return [text, f"in epoch {epoch}, the gradient had cosine {cosine:.3f} and norm ratio {ratio:.3f} to the exact one"]
 
 
 def _decision(classes: Classes) -> str | None:

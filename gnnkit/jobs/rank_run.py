@@ -289,7 +289,7 @@ def _weight_decay(job: RankJob, worker: Worker, model: nn.Module) -> float:
 
 
 def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> ExactEpochs | None:
-    """Gives the strategy its schedule of exact epochs, which the leader prints.
+    """Gives the strategy its schedule of exact epochs.
 
     Returns None if no epoch is approximate, or none has an exact counterpart.
     """
@@ -298,15 +298,25 @@ def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, mod
     memory = None if reason else _lacks_memory(settings, strategy, worker, model)
     keeps = strategy.finishes == "asked" and shares == AUTO  # the strategy's steps, in all epochs
     if by_strategy and not keeps and (reason := reason or (memory if shares == AUTO else None)):
-        _say(worker, f"trainer.exact_shares={shares}: the strategy has no exact epochs, because {reason}")
+        _say(
+            worker, f"trainer.exact_shares={show_shares(settings)}: the strategy has no exact epochs, because {reason}"
+        )
         by_strategy = False
     if not any((by_sync, by_strategy)):
+        if shares != AUTO and reason is None:
+            _say(worker, f"trainer.exact_shares={show_shares(settings)} has no effect: no epoch is approximate")
         return None
     phases = Phases() if keeps and not by_sync else Phases.of(epochs, *(() if shares == AUTO else shares))
     if by_strategy and not keeps:
         strategy.phases = phases
-    _say(worker, f"schedule of {epochs} epochs: {phases.describe(epochs)} (trainer.exact_shares={shares})")
-    return ExactEpochs(phases, _lacks_comparison(job, strategy, worker, model) or memory)
+    only_sync = bool(strategy.costs()) and (keeps or not by_strategy)  # the strategy is approximate in all epochs
+    unmeasured = _lacks_comparison(job, strategy, worker, model) or memory
+    return ExactEpochs(phases, unmeasured, exact="synchronous" if only_sync else "exact")
+
+
+def show_shares(settings: TrainerSettings) -> str:
+    """Returns `trainer.exact_shares` as users write it."""
+    return str(settings.exact_shares).translate(str.maketrans("()", "[]", " "))
 
 
 def _approximate(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> tuple[bool, bool]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from typing import Any
 
 from gnnkit.strategy.phases import Phases
 from gnnkit.utils.approximate import approximate
@@ -18,11 +18,20 @@ class LateRows:
 
     key: str  # the configuration key that makes rows late, with its value
     bound: int | None  # epochs. None: by the share of edges from other workers' nodes
+    largest: int = 0  # age of the oldest rows that a step has read, in epochs
 
-    def begin(self, remote_edges: float) -> None:
-        """Sets the bound, unless it is configured."""
-        if self.bound is None:
-            self.bound = NEAR if remote_edges > HIGH_CUT else FAR
+    def begin(self, remote_edges: float, *, prints: bool) -> None:
+        """Sets the bound, unless it is configured.
+
+        Args:
+            remote_edges: Share of edges from other workers' nodes.
+            prints: Whether this rank prints a warning about a bound above the default.
+        """
+        default = NEAR if remote_edges > HIGH_CUT else FAR
+        if prints and (self.bound or 0) > default:
+            reason = f"{remote_edges:.0%} of the edges cross workers, and {default} is the default"
+            print(f"sync.staleness={self.bound} may cost accuracy: {reason}", file=sys.stderr, flush=True)
+        self.bound = default if self.bound is None else self.bound
 
     def costs(self) -> str:
         """Returns the notice about stale rows."""
@@ -31,8 +40,6 @@ class LateRows:
 
     def exchanges(self, epoch: int, phases: Phases) -> bool:
         """Returns whether rows are exchanged in an approximate epoch."""
-        return (epoch - phases.first) % ((self.bound or 0) + 1) == 0
-
-    def figures(self) -> dict[str, Any]:
-        """Returns the maximum staleness of rows in epochs."""
-        return {"row_staleness": self.bound}
+        age = (epoch - phases.first) % ((self.bound or 0) + 1)
+        self.largest = max(self.largest, age)
+        return age == 0
