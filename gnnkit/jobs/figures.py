@@ -104,9 +104,7 @@ def by_class(details: Mapping[str, Any], names: Sequence[str] | None) -> Classes
 
     per_class, confusion = details.get("per_class"), details.get("confusion")
     if per_class is not None:
-        per_class = {
-            split: {str(name(i)): figures for i, figures in enumerate(rows)} for split, rows in per_class.items()
-        }
+        per_class = {split: {str(name(i)): row for i, row in enumerate(rows)} for split, rows in per_class.items()}
     if confusion is not None:
         confusion = {"classes": [name(i) for i in range(len(next(iter(confusion.values()))))], **confusion}
     threshold, table = details.get("threshold"), details.get("thresholds")
@@ -175,7 +173,7 @@ def add_figures(run: RankRun, scores: Scores) -> None:
     tally, num_epochs, watch = run.strategy.tally, len(site.epoch_seconds), site.watch
     figures.traffic = traffic(tally, num_epochs, worker)
     write_rows(run.folder / WORDS, words_between(tally, num_epochs, worker))
-    figures.skipped = _count_skipped(run)
+    figures.skipped = Skipped(int(worker.comm.all_gather(run.guard.skipped_steps).max()), run.guard.rollbacks)
     if watch is None:
         return
     figures.plugins = plugins(job, worker, run.task)
@@ -232,11 +230,6 @@ def _compare_prediction(
     return prediction, measurement
 
 
-def _count_skipped(run: RankRun) -> Skipped:
-    """Counts the steps that a rank skipped, and the rollbacks. Collective."""
-    return Skipped(int(run.worker.comm.all_gather(run.guard.skipped_steps).max()), run.guard.rollbacks)
-
-
 def exactness(run: RankRun) -> Exactness:
     """Returns whether several ranks train the same model as one, with reasons.
 
@@ -244,13 +237,12 @@ def exactness(run: RankRun) -> Exactness:
     `UserError` for a model whose results differ systematically, unless inexact=allow.
     """
     worker, settings, world_size = run.worker, run.job.settings, run.worker.comm.world_size
-    costs, approximate = run.strategy.costs(), []
-    for line in [*costs.splitlines(), *run.sync.costs().splitlines()]:
-        if world_size > 1 or (run.strategy.reads.sampler and line in costs):  # one rank sends no rows
-            approximate.append(line)
-            _print_line(line)
-        else:
-            _print_line(f"{line.partition(':')[0]} has no effect with one worker")
+    costs = run.strategy.costs()
+    lines = [*costs.splitlines(), *run.sync.costs().splitlines()]
+    # One rank sends no rows, but may sample batches.
+    approximate = [line for line in lines if world_size > 1 or (run.strategy.reads.sampler and line in costs)]
+    for line in lines:
+        _print_line(line if line in approximate else f"{line.partition(':')[0]} has no effect with one worker")
     reasons = [line.partition(",")[0] for line in approximate]
     if world_size == 1:
         return Exactness(not reasons, reasons, None, approximate)
@@ -282,11 +274,7 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     nothing = learned_nothing(task, scores.figures, scores.chance, trainer.current_epoch, trainer.global_step)
     schedule = _schedule(run)
     if run.figures.exactness.approximate:
-        texts = [_describe_saved(run, scores, saved_epoch)]
-        if schedule is not None and run.module.exact_epochs is not None:
-            texts += _describe_schedule(schedule)
-            if trainer.current_epoch <= run.module.exact_epochs.phases.last < (trainer.max_epochs or 0):
-                texts.append(f"training ended before the {run.module.exact_epochs.kind} finish")
+        texts = [_describe_saved(run, scores, saved_epoch), *_describe_schedule(run, schedule)]
         if run.figures.traffic.bytes_sent:
             texts.append(f"the busiest worker sent {short(run.figures.traffic.bytes_sent)} bytes of rows per epoch")
         _print_line(f"approximate training: {'; '.join(texts)}")
@@ -304,10 +292,8 @@ def _describe_saved(run: RankRun, scores: Scores, saved_epoch: int) -> str:
     rule, best, name = run.site.rule, run.site.validations.best, run.task.progress
     if best is None or name not in scores.figures:
         return f"the saved model is of epoch {saved_epoch}"
-    text = (
-        f"the saved model, of epoch {saved_epoch}, has {name}={scores.figures[name]:.4g}; the best "
-        f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}"
-    )
+    saved = f"the saved model, of epoch {saved_epoch}, has {name}={scores.figures[name]:.4g}"
+    text = f"{saved}; the best evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}"
     if math.isclose(scores.figures[name], best["value"], rel_tol=1e-5):  # evaluations are logged as float32
         return text
     by = f"{name} saves the best model" if rule is None else f"{rule.name} selects the saved model"
@@ -328,14 +314,18 @@ def _schedule(run: RankRun) -> Json | None:
     return {part: len(members) for part, members in parts.items()} | figures
 
 
-def _describe_schedule(schedule: Json) -> list[str]:
+def _describe_schedule(run: RankRun, schedule: Json | None) -> list[str]:
     """Describes the measurements of `_schedule`."""
+    exact, settings = run.module.exact_epochs, run.job.settings.trainer
+    if schedule is None or exact is None:
+        return []
     text = f"{schedule['approximate']} of {sum(schedule[part] for part in PARTS)} epochs were approximate"
-    if "synchronous" in schedule:
-        text += f", {schedule['synchronous']} of them with synchronous steps"
+    text += f", {schedule['synchronous']} of them with synchronous steps" if "synchronous" in schedule else ""
     values = schedule["evaluations"].items()
     if texts := [f"{figure['value']:.4g} {name.replace('_', ' ')}" for name, figure in values if figure]:
         text += f", with evaluations of {', '.join(texts)}"
+    if run.trainer.current_epoch <= exact.phases.last < settings.max_epochs:
+        text += f"; training ended before the {exact.kind} finish"
     if not schedule["gradients"]:
         return [text, f"the gradient was not compared with the exact one, because {schedule['unmeasured']}"]
     epoch, cosine, ratio = schedule["gradients"][-1]

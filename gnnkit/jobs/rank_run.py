@@ -236,7 +236,6 @@ def make_module(
     embedding = job.set_up(strategy, worker, model)
     learned_rows = None if embedding is None else embedding.rows
     exact_epochs = _exact_epochs(job, strategy, worker, model)
-    by_batches = not strategy.has_whole_steps
     on_schedule = None if exact_epochs is None else exact_epochs.phases.first > 0
     module = TrainingModule(
         model,
@@ -249,7 +248,7 @@ def make_module(
         optimizer=settings.optimizer,
         lr=settings.learning_rate(model),
         weight_decay=_weight_decay(job, worker, model),
-        schedule=_schedule(job, task, model, warms_up=by_batches or on_schedule),
+        schedule=_schedule(job, task, model, warms_up=not strategy.has_whole_steps or on_schedule),
         clip_norm=settings.clip_norm,
         accumulate=settings.accumulate,
         exact_epochs=exact_epochs,
@@ -309,9 +308,8 @@ def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, mod
     phases = Phases() if keeps and not by_sync else Phases.of(epochs, *(() if shares == AUTO else shares))
     if by_strategy and not keeps:
         strategy.phases = phases
-    only_sync = bool(strategy.costs()) and (keeps or not by_strategy)  # the strategy is approximate in all epochs
-    unmeasured = _lacks_comparison(job, strategy, worker, model) or memory
-    return ExactEpochs(phases, unmeasured, exact="synchronous" if only_sync else "exact")
+    kind = "synchronous" if strategy.costs() and (keeps or not by_strategy) else "exact"
+    return ExactEpochs(phases, _lacks_comparison(job, strategy, worker, model) or memory, exact=kind)
 
 
 def show_shares(settings: TrainerSettings) -> str:
@@ -393,8 +391,7 @@ def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool | No
     if settings.schedule == "plateau":
         name = monitored_metric(settings.monitor, task)
         assert name is not None
-        lower = name == LOSS or task.is_lower_better(name)
-        return Plateau(name, lower)
+        return Plateau(name, name == LOSS or task.is_lower_better(name))
     may_warm_up = warms_up is not None and own_method(model, "configure_optimizers") is None
     default = min(settings.max_epochs // 10, WARM_UP) if may_warm_up and warms_up else 0
     warmup = default if settings.warmup_epochs == "auto" else settings.warmup_epochs

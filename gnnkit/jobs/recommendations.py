@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnkit.graph.schema import Relation
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import node_ids, write_rows, write_table
 from gnnkit.result.folder import TOP, VECTORS
@@ -26,8 +25,11 @@ def write_top(job: RankJob, task: Task, outputs: Tensor, worker: Worker) -> None
     top = task.recommend(outputs, worker)
     if top is None:
         return
-    relation, schema = _relation(job, worker), job.schema
+    schema, target = job.schema, worker.rows.relation
     assert schema is not None
+    assert schema.relations is not None
+    assert target is not None
+    relation = schema.relations[target.number]
     ids = node_ids(job.folder, worker.shard.num_nodes)
     sources, items = ids[schema.nodes(relation.source)], ids[schema.nodes(relation.destination)]
     scores = top.scores.cpu().numpy()
@@ -60,10 +62,3 @@ def write_vectors(job: RankJob, outputs: Tensor, worker: Worker) -> None:
         nodes, file = slice(None) if schema is None else schema.nodes(name), file_name(name) or "node"
         write_rows(folder / f"{file}.npy", vectors[nodes])
         save_array(folder / f"{file}_ids.npy", ids[nodes])
-
-
-def _relation(job: RankJob, worker: Worker) -> Relation:
-    assert job.schema is not None
-    assert job.schema.relations is not None
-    assert worker.rows.relation is not None
-    return job.schema.relations[worker.rows.relation.number]
