@@ -280,10 +280,8 @@ def _weight_decay(job: RankJob, worker: Worker, model: nn.Module) -> float:
     width, num_nodes = job.widths(worker).in_features, count_labelled(worker, Split.TRAIN)
     if width < WIDE * num_nodes:
         return 0.0
-    _say(
-        worker,
-        f"trainer.weight_decay={default:g}, because there are {width:,} features and {num_nodes:,} training nodes",
-    )
+    reason = f"there are {width:,} features and {num_nodes:,} training nodes"
+    _say(worker, f"trainer.weight_decay={default:g}, because {reason}")
     return default
 
 
@@ -322,10 +320,8 @@ def _approximate(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> t
     sync, alone, on_request = job.sync(), worker.comm.world_size == 1, strategy.finishes == "asked"
     exchanges = strategy.finishes == "always" or strategy.reads.all_edges  # one rank alone has no other rows
     keeps_batches = on_request and job.settings.trainer.exact_shares == AUTO and not strategy.has_whole_steps
-    by_strategy = (
-        bool(strategy.costs()) and strategy.finishes != "no" and not keeps_batches and not (alone and exchanges)
-    )
-    return bool(sync.costs()) and sync.finishes and not alone, by_strategy
+    has_exact_steps = strategy.finishes != "no" and not keeps_batches and not (alone and exchanges)
+    return bool(sync.costs()) and sync.finishes and not alone, bool(strategy.costs()) and has_exact_steps
 
 
 def _say(worker: Worker, line: str) -> None:

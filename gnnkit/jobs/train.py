@@ -206,7 +206,7 @@ def _step_callbacks(run: RankRun) -> list[Callback]:
         on_train_start=lambda *_: training(True),
         on_train_batch_start=lambda trainer, *_: stepping(trainer.current_epoch, trainer.global_step),
         on_validation_start=lambda *_: progress("an evaluation"),
-        on_train_end=lambda *_: (training(False), progress("the end of training")),
+        on_train_end=lambda *_: _end_training(),
     )  # for the launcher
     callbacks: list[Callback] = [signs]
     if settings.max_time is not None:
@@ -219,6 +219,11 @@ def _step_callbacks(run: RankRun) -> list[Callback]:
         if run.sync.lockstep:
             callbacks.append(TimelyCheckpoint(run.checkpoints, settings.checkpoint_every_minutes))
     return callbacks
+
+
+def _end_training() -> None:
+    training(False)
+    progress("the end of training")
 
 
 def _create_user_callbacks(run: RankRun) -> list[Callback]:
