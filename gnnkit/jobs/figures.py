@@ -295,7 +295,7 @@ def _describe_saved(run: RankRun, scores: Scores, saved_epoch: int) -> str:
     saved = f"the saved model, of epoch {saved_epoch}, has {name}={scores.figures[name]:.4g}"
     text = f"{saved}; the best evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}"
     if math.isclose(scores.figures[name], best["value"], rel_tol=1e-5):  # evaluations are logged as float32
-        return text
+        return text if saved_epoch == best["epoch"] else f"{text}; of equal values, the later one is saved"
     by = f"{name} saves the best model" if rule is None else f"{rule.name} selects the saved model"
     return f"{text}; trainer.monitor={by}"
 

@@ -77,6 +77,7 @@ class RankJob:
     model: PythonModel = None  # replaces the configured model
     start: Start | None = None  # None if restarts are disabled
     writer: Path | None = None  # the leader's folder of `checkpoint.writing`, or None without checkpoints
+    quiet: bool = False  # whether trial runs print no lines about the schedule and defaults
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[RankJob]:

@@ -156,7 +156,9 @@ def open_run(job: RankJob, comm: Communicator, mailbox: Mailbox) -> Iterator[Ran
             resume_point = _read_checkpoint(job, workers.rank)
             guard = _guard(job, resume_point, checkpoints)
             spans = record(trace.limit(workers.world_size)) if job.settings.profile else None
-            module = make_module(job, job.strategy(), job.worker(workers), scratch=job.scratch_folder(workers))
+            begin = 0 if resume_point is None else resume_point.saved["epoch"]
+            scratch = job.scratch_folder(workers)
+            module = make_module(job, job.strategy(), job.worker(workers), scratch=scratch, begin=begin)
             yield RankRun(job, mailbox, sync, module, checkpoints, resume_point, guard, spans)
     finally:
         stop()  # ends the spans of an aborted run
@@ -219,7 +221,7 @@ def _guard(job: RankJob, resume_point: resume.Resume | None, checkpoints: Checkp
 
 
 def make_module(
-    job: RankJob, strategy: ExecutionStrategy, worker: Worker, *, scratch: Path | None = None
+    job: RankJob, strategy: ExecutionStrategy, worker: Worker, *, scratch: Path | None = None, begin: int = 0
 ) -> TrainingModule:
     """Creates the training module of one rank and sets up the strategy. Collective.
 
@@ -228,14 +230,14 @@ def make_module(
         strategy: Provides the batches.
         worker: This rank.
         scratch: Folder for temporary files of layer-wise evaluation. Default: none.
+        begin: Number of epochs that a resumed run has completed.
     """
     settings, task = job.settings.trainer, job.task()
     task.begin(worker)
-    exchanges = worker.fetches or strategy.steps.exchange
-    model = job.make_model(worker, job.widths(worker), task, exchanges=exchanges)
+    model = job.make_model(worker, job.widths(worker), task, exchanges=worker.fetches or strategy.steps.exchange)
     embedding = job.set_up(strategy, worker, model)
     learned_rows = None if embedding is None else embedding.rows
-    exact_epochs = _exact_epochs(job, strategy, worker, model)
+    exact_epochs = _exact_epochs(job, strategy, worker, model, begin)
     on_schedule = None if exact_epochs is None else exact_epochs.phases.first > 0
     module = TrainingModule(
         model,
@@ -280,39 +282,37 @@ def _weight_decay(job: RankJob, worker: Worker, model: nn.Module) -> float:
     width, num_nodes = job.widths(worker).in_features, count_labelled(worker, Split.TRAIN)
     if width < WIDE * num_nodes:
         return 0.0
-    reason = f"there are {width:,} features and {num_nodes:,} training nodes"
-    _say(worker, f"trainer.weight_decay={default:g}, because {reason}")
+    line = f"trainer.weight_decay={default:g}, because there are {width:,} features and {num_nodes:,} training nodes"
+    _say(job, worker, line)
     return default
 
 
-def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> ExactEpochs | None:
-    """Gives the strategy its schedule of exact epochs.
+def _exact_epochs(
+    job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module, begin: int
+) -> ExactEpochs | None:
+    """Gives the strategy its schedule of exact epochs, which the leader prints.
 
     Returns None if no epoch is approximate, or none has an exact counterpart.
     """
     settings, (by_sync, by_strategy) = job.settings.trainer, _approximate(job, strategy, worker)
     shares, epochs, reason = settings.exact_shares, settings.max_epochs, _lacks_exact_steps(strategy, worker, model)
+    key = "trainer.exact_shares=" + str(shares).translate(str.maketrans("()", "[]", " "))
     memory = None if reason else _lacks_memory(settings, strategy, worker, model)
     keeps = strategy.finishes == "asked" and shares == AUTO  # the strategy's steps, in all epochs
     if by_strategy and not keeps and (reason := reason or (memory if shares == AUTO else None)):
-        _say(
-            worker, f"trainer.exact_shares={show_shares(settings)}: the strategy has no exact epochs, because {reason}"
-        )
+        _say(job, worker, f"{key}: the strategy has no exact epochs, because {reason}")
         by_strategy = False
     if not any((by_sync, by_strategy)):
         if shares != AUTO and reason is None:
-            _say(worker, f"trainer.exact_shares={show_shares(settings)} has no effect: no epoch is approximate")
+            _say(job, worker, f"{key} has no effect: no epoch is approximate")
         return None
     phases = Phases() if keeps and not by_sync else Phases.of(epochs, *(() if shares == AUTO else shares))
     if by_strategy and not keeps:
         strategy.phases = phases
     kind = "synchronous" if strategy.costs() and (keeps or not by_strategy) else "exact"
+    parts = phases.describe(epochs, begin=begin, exact=kind)
+    _say(job, worker, f"schedule of {epochs} epochs: {parts} ({key})")
     return ExactEpochs(phases, _lacks_comparison(job, strategy, worker, model) or memory, exact=kind)
-
-
-def show_shares(settings: TrainerSettings) -> str:
-    """Returns `trainer.exact_shares` as users write it."""
-    return str(settings.exact_shares).translate(str.maketrans("()", "[]", " "))
 
 
 def _approximate(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> tuple[bool, bool]:
@@ -324,8 +324,8 @@ def _approximate(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> t
     return bool(sync.costs()) and sync.finishes and not alone, bool(strategy.costs()) and has_exact_steps
 
 
-def _say(worker: Worker, line: str) -> None:
-    if worker.comm.rank == LEADER:
+def _say(job: RankJob, worker: Worker, line: str) -> None:
+    if worker.comm.rank == LEADER and not job.quiet:
         say(line)
 
 

@@ -22,9 +22,9 @@ from gnnkit.jobs.order import redact_config
 from gnnkit.jobs.outputs import EMBEDDING, Scores, write_array, write_names, write_outputs
 from gnnkit.jobs.pages import displays
 from gnnkit.jobs.rank_job import RankJob, with_servers
-from gnnkit.jobs.rank_run import RankRun, open_run, show_shares
+from gnnkit.jobs.rank_run import RankRun, open_run
 from gnnkit.jobs.restarts import RunRecord, marks_in
-from gnnkit.launch.phases import phase, say, warn
+from gnnkit.launch.phases import phase, warn
 from gnnkit.launch.progress import progress, stepping, training
 from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.meter import SyncMeter
@@ -74,14 +74,10 @@ def _train(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]
 
 def _describe(run: RankRun) -> None:
     """Prints warnings and class weights before the first step. Collective."""
-    job, task, trainer = run.job, run.task, run.job.settings.trainer
+    job, task = run.job, run.task
     warnings = task.label_warnings(run.worker, job.prepared.class_names)
     if not run.is_leader:
         return
-    if (exact := run.module.exact_epochs) is not None:
-        epochs, begin = trainer.max_epochs, 0 if run.resume_point is None else run.resume_point.saved["epoch"]
-        parts = exact.phases.describe(epochs, begin=begin, exact=exact.kind)
-        say(f"schedule of {epochs} epochs: {parts} (trainer.exact_shares={show_shares(trainer)})")
     run.figures.exactness = figures.exactness(run)
     if unread := job.source.unread(job.widths(run.worker)):
         print(unread, file=sys.stderr, flush=True)
@@ -92,7 +88,7 @@ def _describe(run: RankRun) -> None:
         pairs = ", ".join(f"{name} {factor:.4g}" for name, factor in zip(names, factors, strict=False))
         print(f"class weights: {shown(pairs)}", file=sys.stderr, flush=True)
     weights.save_facts(task.facts(), run.folder)
-    phase(f"training {trainer.max_epochs} epochs")
+    phase(f"training {job.settings.trainer.max_epochs} epochs")
 
 
 def _fit(run: RankRun) -> None:
