@@ -239,8 +239,8 @@ def exactness(run: RankRun) -> Exactness:
     worker, settings, world_size = run.worker, run.job.settings, run.worker.comm.world_size
     costs = run.strategy.costs()
     lines = [*costs.splitlines(), *run.sync.costs().splitlines()]
-    # One rank sends no rows, but may sample batches.
-    approximate = [line for line in lines if world_size > 1 or (run.strategy.reads.sampler and line in costs)]
+    has_batches = run.strategy.reads.sampler or not run.strategy.has_whole_steps  # approximate on one rank, too
+    approximate = [line for line in lines if world_size > 1 or (has_batches and line in costs)]
     for line in lines:
         _print_line(line if line in approximate else f"{line.partition(':')[0]} has no effect with one worker")
     reasons = [line.partition(",")[0] for line in approximate]

@@ -232,6 +232,14 @@ def test_one_worker_reports_that_a_scheme_does_nothing(
 
 
 @pytest.mark.slow
+def test_batches_are_approximate_with_one_worker_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result, _ = run(tmp_path / "run", {"max_epochs": 4}, workers=1, **SCHEMES["clusters"])
+    assert result["exact"] is False
+    assert result["approximate"]
+    assert "has no effect" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_run_without_validation_reports_epochs_and_bytes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     graph = small_graph()
     graph = replace(graph, split=np.where(graph.split == Split.VAL, Split.TRAIN, graph.split))
