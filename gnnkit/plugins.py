@@ -177,6 +177,8 @@ def unknown_plugin(kind: str, name: str, valid_names: Iterable[str], setting: st
         return UserError(
             f"{setting}: its state depends on the order of events, so on the workers; use model=mixer or model=tgat"
         )
+    if kind == "sync" and name in ("async", "ssp"):
+        return UserError(f"{setting} is not known: use sync=parameter_server sync.mode={name}")
     if package is None:
         return unknown(setting, name, valid_names)
     return UserError(f"{setting}: the package {package} is not installed: pip install {package}")

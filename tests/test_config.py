@@ -26,6 +26,17 @@ def test_both_spellings_of_the_strategy_work_and_none_is_auto(spelling: str) -> 
     [
         (["strategy=vertex"], r"^strategy=vertex is not known: did you mean vertex_centric\?"),
         (["strategy=vertex_centric", "model=gcm"], r"^model=gcm is not known: did you mean gcn\? there are: .*sage"),
+        (
+            ["strategy=vertex_centric", "strategy.supersteps=4"],
+            r"^strategy\.supersteps is not known: did you mean strategy\.local_iterations\?",
+        ),
+        (
+            ["strategy=vertex_centric", "sync=async"],
+            r"^sync=async is not known: use sync=parameter_server sync\.mode=async$",
+        ),
+        exhaustive(
+            (["strategy=vertex_centric", "sync=ssp"], r"^sync=ssp is .*: use sync=parameter_server sync\.mode=ssp$")
+        ),
         (["strategy=vertex_centric", "model.hiden=3"], r"^model\.hiden is not known: did you mean model\.hidden\?"),
         exhaustive((["strategy=vertex_centric", "workrs=3"], r"^workrs is not known: did you mean workers\?")),
         exhaustive(

@@ -169,7 +169,7 @@ class _CombinedExchange(RowExchange):
         self.every_epoch = first.every_epoch or second.every_epoch
         schedules = [part.schedule() is not None for part in self._parts]
         codecs = [part.codec() is not None for part in self._parts]
-        if first.exact or second.exact or all(schedules) or all(codecs):
+        if type(first).exact or type(second).exact or all(schedules) or all(codecs):
             raise UserError(f"exchange={self.name}: expected one exchange with a schedule and one with a codec")
 
     def costs(self) -> str:

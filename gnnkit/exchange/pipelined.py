@@ -31,16 +31,17 @@ class Pipelined(RowExchange):
         """Checks the arguments.
 
         Args:
-            staleness: Number of epochs between sending and reading. 0 is exact.
+            staleness: Number of epochs between sending and reading. 0 is exact without
+                smoothing.
             smoothing: Weight of the previous average, in [0, 1).
         """
         self.staleness = whole("exchange.staleness", staleness, 0, MAX_COUNT)
         self.smoothing = share("exchange.smoothing", smoothing)
+        self.exact = staleness == smoothing == 0
 
     def costs(self) -> str:
-        if self.staleness == 0:
-            return ""
-        return approximate("exchange=pipelined", f"rows of other workers are stale by {self.staleness} epochs")
+        age = f"stale by up to {self.staleness} epochs" + (", and moving averages" if self.smoothing else "")
+        return "" if self.exact else approximate("exchange=pipelined", f"rows of other workers are {age}")
 
     def schedule(self) -> Schedule:
         return PipelinedRows(self.staleness, self.smoothing)

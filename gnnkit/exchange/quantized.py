@@ -25,9 +25,10 @@ class Quantized(RowExchange):
     def __init__(self, bits: int = 8) -> None:
         """Checks the bit width: 32, 16, 8, 4 or 2."""
         self.bits = one_of("exchange.bits", bits, WIDTHS)
+        self.exact = bits == 32
 
     def costs(self) -> str:
-        return "" if self.bits == 32 else approximate("exchange=quantized", f"exchanged numbers have {self.bits} bits")
+        return "" if self.exact else approximate("exchange=quantized", f"exchanged numbers have {self.bits} bits")
 
     def codec(self) -> Codec | None:
         return codec(self.bits)
@@ -42,9 +43,7 @@ def codec(bits: int) -> Codec | None:
     Args:
         bits: 32, 16, 8, 4 or 2 bits per number. 32 returns None, for no codec.
     """
-    if bits == 32:
-        return None
-    return Bfloat16() if bits == 16 else Packed(bits)
+    return None if bits == 32 else Bfloat16() if bits == 16 else Packed(bits)
 
 
 class Bfloat16(Codec):

@@ -23,6 +23,7 @@ from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import write_rows
 from gnnkit.kernels.products import library
 from gnnkit.launch.phases import warn
+from gnnkit.leader.epochs import short
 from gnnkit.leader.watch import WorkerState
 from gnnkit.prepare.picture import MAX_RANKS
 from gnnkit.result.figures import (
@@ -46,6 +47,7 @@ from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.task.decisions import HALF
 from gnnkit.training.chance import learned_nothing
+from gnnkit.training.exact_epochs import PARTS
 from gnnkit.utils.documents import Json, read_or_empty
 from gnnkit.utils.ranges import num_cores
 
@@ -102,9 +104,7 @@ def by_class(details: Mapping[str, Any], names: Sequence[str] | None) -> Classes
 
     per_class, confusion = details.get("per_class"), details.get("confusion")
     if per_class is not None:
-        per_class = {
-            split: {str(name(i)): figures for i, figures in enumerate(rows)} for split, rows in per_class.items()
-        }
+        per_class = {split: {str(name(i)): row for i, row in enumerate(rows)} for split, rows in per_class.items()}
     if confusion is not None:
         confusion = {"classes": [name(i) for i in range(len(next(iter(confusion.values()))))], **confusion}
     threshold, table = details.get("threshold"), details.get("thresholds")
@@ -173,7 +173,7 @@ def add_figures(run: RankRun, scores: Scores) -> None:
     tally, num_epochs, watch = run.strategy.tally, len(site.epoch_seconds), site.watch
     figures.traffic = traffic(tally, num_epochs, worker)
     write_rows(run.folder / WORDS, words_between(tally, num_epochs, worker))
-    figures.skipped = _count_skipped(run)
+    figures.skipped = Skipped(int(worker.comm.all_gather(run.guard.skipped_steps).max()), run.guard.rollbacks)
     if watch is None:
         return
     figures.plugins = plugins(job, worker, run.task)
@@ -230,11 +230,6 @@ def _compare_prediction(
     return prediction, measurement
 
 
-def _count_skipped(run: RankRun) -> Skipped:
-    """Counts the steps that a rank skipped, and the rollbacks. Collective."""
-    return Skipped(int(run.worker.comm.all_gather(run.guard.skipped_steps).max()), run.guard.rollbacks)
-
-
 def exactness(run: RankRun) -> Exactness:
     """Returns whether several ranks train the same model as one, with reasons.
 
@@ -242,16 +237,18 @@ def exactness(run: RankRun) -> Exactness:
     `UserError` for a model whose results differ systematically, unless inexact=allow.
     """
     worker, settings, world_size = run.worker, run.job.settings, run.worker.comm.world_size
-    costs = run.strategy.costs() if world_size > 1 or run.strategy.reads.sampler else ""  # one rank sends no rows
-    approximate = [*costs.splitlines(), *run.sync.costs().splitlines()]
-    for line in approximate:
-        _print_line(line)
+    costs = run.strategy.costs()
+    lines = [*costs.splitlines(), *run.sync.costs().splitlines()]
+    has_batches = run.strategy.reads.sampler or not run.strategy.has_whole_steps  # approximate on one rank, too
+    approximate = [line for line in lines if world_size > 1 or (has_batches and line in costs)]
+    for line in lines:
+        _print_line(line if line in approximate else f"{line.partition(':')[0]} has no effect with one worker")
     reasons = [line.partition(",")[0] for line in approximate]
     if world_size == 1:
         return Exactness(not reasons, reasons, None, approximate)
     if not run.sync.exact:
         reasons.append(f"sync={settings.sync.name}: its steps are not those of the exact gradient")
-    elif _depends_on_workers(run, costs):
+    elif (costs or not run.strategy.steps.drift) and run.job.alone(worker) is None:  # K=1 has no drift
         reasons.append(f"strategy={settings.strategy.name}: its steps depend on the number of workers")
     check = run.job.check_model(worker)
     if check.systematic and run.strategy.reads.all_edges and settings.inexact == "refuse":
@@ -267,31 +264,20 @@ def exactness(run: RankRun) -> Exactness:
     return Exactness(False if reasons else None if check.unchecked else True, reasons, check.unchecked, approximate)
 
 
-def _depends_on_workers(run: RankRun, costs: str) -> bool:
-    drifts = bool(costs) or not run.strategy.steps.drift  # no worker drifts in supersteps of one epoch
-    return drifts and run.job.alone(run.worker) is None
-
-
 def _verdict(run: RankRun, scores: Scores) -> Verdict:
-    """Returns which model was saved and whether it has learned. Prints warnings.
+    """Returns which model was saved and whether it has learned. Called on the leader.
 
-    The saved model's score is printed for approximate training, where the last model
-    may be far worse than the best. Called on the leader.
+    Prints warnings, and what approximate training has measured.
     """
     trainer, task, rule, best = run.trainer, run.task, run.site.rule, run.site.validations.best
     saved_epoch = rule.best_epoch if rule is not None and rule.parameters is not None else trainer.current_epoch
     nothing = learned_nothing(task, scores.figures, scores.chance, trainer.current_epoch, trainer.global_step)
-    name, schedule = task.progress, _schedule(run)
-    if run.figures.exactness.approximate and best is not None and name in scores.figures:
-        is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations are logged as float32
-        by = f"{name} saves the best model" if rule is None else f"{rule.name} selects the saved model"
-        keep = "" if is_best else f"; trainer.monitor={by}"
-        if schedule is not None:
-            keep += _describe_schedule(schedule)
-        _print_line(
-            f"approximate training: the saved model, of epoch {saved_epoch}, has {name}={scores.figures[name]:.4g}; the best "
-            f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}{keep}"
-        )
+    schedule = _schedule(run)
+    if run.figures.exactness.approximate:
+        texts = [_describe_saved(run, scores, saved_epoch), *_describe_schedule(run, schedule)]
+        if run.figures.traffic.bytes_sent:
+            texts.append(f"the busiest worker sent {short(run.figures.traffic.bytes_sent)} bytes of rows per epoch")
+        _print_line(f"approximate training: {'; '.join(texts)}")
     single = _single_class(run.figures.classes.confusion, run.task.noun)
     if (line := _decision(run.figures.classes)) is not None:
         _print_line(line)
@@ -301,34 +287,49 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     return Verdict(saved_epoch, best, schedule, nothing, single)
 
 
+def _describe_saved(run: RankRun, scores: Scores, saved_epoch: int) -> str:
+    """Compares the saved model with the best evaluation, if there is any."""
+    rule, best, name = run.site.rule, run.site.validations.best, run.task.progress
+    if best is None or name not in scores.figures:
+        return f"the saved model is of epoch {saved_epoch}"
+    saved = f"the saved model, of epoch {saved_epoch}, has {name}={scores.figures[name]:.4g}"
+    text = f"{saved}; the best evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}"
+    if math.isclose(scores.figures[name], best["value"], rel_tol=1e-5):  # evaluations are logged as float32
+        return text if saved_epoch == best["epoch"] else f"{text}; of equal values, the later one is saved"
+    by = f"{name} saves the best model" if rule is None else f"{rule.name} selects the saved model"
+    return f"{text}; trainer.monitor={by}"
+
+
 def _schedule(run: RankRun) -> Json | None:
     """Returns the numbers of exact and approximate epochs, with their metrics."""
-    exact, validations = run.module.exact_epochs, run.site.validations
+    exact, validations, epochs = run.module.exact_epochs, run.site.validations, run.trainer.current_epoch
     if exact is None:
         return None
-    phases, middle = exact.phases, validations.within(exact.phases.first, exact.phases.last)
-    evaluations = {
-        "best_before": validations.within(0, phases.first).best,
-        "best": middle.best,
-        "last": replace(middle, looks=middle.looks[-1:]).best,
-        "best_since": validations.within(phases.last, sys.maxsize).best,
-    }
-    counts = zip(("start", "approximate", "finish"), phases.counts(run.trainer.current_epoch), strict=True)
-    gradients = {"gradients": exact.check.measured, "unmeasured": exact.check.unmeasured}
-    return dict(counts) | gradients | {"evaluations": evaluations}
+    parts = exact.parts(epochs)
+    before, middle, since = (validations.within(parts[part]) for part in PARTS)
+    last = replace(middle, looks=middle.looks[-1:])
+    values = {"best_before": before.best, "best": middle.best, "last": last.best, "best_since": since.best}
+    reason = exact.check.unmeasured or (None if exact.check.measured else "no comparison was due in approximate epochs")
+    figures = {"gradients": exact.check.measured, "unmeasured": reason, "evaluations": values}
+    return {part: len(members) for part, members in parts.items()} | figures
 
 
-def _describe_schedule(schedule: Json) -> str:
+def _describe_schedule(run: RankRun, schedule: Json | None) -> list[str]:
     """Describes the measurements of `_schedule`."""
-    epochs = sum(schedule[phase] for phase in ("start", "approximate", "finish"))
-    text = f"; {schedule['approximate']} of {epochs} epochs were approximate"
-    evaluations = schedule["evaluations"].items()
-    if texts := [f"{figure['value']:.4g} {name.replace('_', ' ')}" for name, figure in evaluations if figure]:
+    exact, settings = run.module.exact_epochs, run.job.settings.trainer
+    if schedule is None or exact is None:
+        return []
+    text = f"{schedule['approximate']} of {sum(schedule[part] for part in PARTS)} epochs were approximate"
+    text += f", {schedule['synchronous']} of them with synchronous steps" if "synchronous" in schedule else ""
+    values = schedule["evaluations"].items()
+    if texts := [f"{figure['value']:.4g} {name.replace('_', ' ')}" for name, figure in values if figure]:
         text += f", with evaluations of {', '.join(texts)}"
-    if schedule["gradients"]:
-        epoch, cosine, ratio = schedule["gradients"][-1]
-        return f"{text}; in epoch {epoch}, the gradient had cosine {cosine:.3f} and norm ratio {ratio:.3f} to the exact one"
-    return f"{text}; the gradient was not compared with the exact one, because {schedule['unmeasured']}"
+    if run.trainer.current_epoch <= exact.phases.last < settings.max_epochs:
+        text += f"; training ended before the {exact.kind} finish"
+    if not schedule["gradients"]:
+        return [text, f"the gradient was not compared with the exact one, because {schedule['unmeasured']}"]
+    epoch, cosine, ratio = schedule["gradients"][-1]
+    return [text, f"in epoch {epoch}, the gradient had cosine {cosine:.3f} and norm ratio {ratio:.3f} to the exact one"]
 
 
 def _decision(classes: Classes) -> str | None:

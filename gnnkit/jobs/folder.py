@@ -147,16 +147,15 @@ def open_folder(order: Order) -> Iterator[Path]:
     If training is interrupted, prints the command that resumes it.
     """
     with lock_folder(order) as folder:
-        _write_configuration(folder, order)
+        write_configuration(folder, order.settings.composed)
+        write_record(folder, order.settings.composed, [redact_override(text) for text in order.overrides])
         try:
             with if_forced(lambda: _report_interrupt(folder, order)):
                 yield folder
         except (KeyboardInterrupt, SystemExit) as error:
             if isinstance(error, KeyboardInterrupt) and in_ipython():
-                trains = order.settings.job.trains
-                raise Interrupted(
-                    _how_to_go_on(folder, order) if trains else f"job={order.settings.job.name}"
-                ) from None
+                hint = _how_to_go_on(folder, order) if order.settings.job.trains else f"job={order.settings.job.name}"
+                raise Interrupted(hint) from None
             _report_interrupt(folder, order)
             raise
 
@@ -180,11 +179,6 @@ def _how_to_go_on(folder: Path, order: Order) -> str:
         folder_keys = ("output", "on_exists", "trainer.resume")
         again = f"{order.command([text for text in order.overrides if key_of(text) not in folder_keys])} {again}"
     return f"{folder} keeps the last checkpoint{suffix}: {again} goes on from there"
-
-
-def _write_configuration(folder: Path, order: Order) -> None:
-    write_configuration(folder, order.settings.composed)
-    write_record(folder, order.settings.composed, [redact_override(text) for text in order.overrides])
 
 
 def new_folder(base: Path) -> Path:

@@ -20,7 +20,6 @@ from gnnkit import plugins
 from gnnkit.comm import LEADER
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.graph.schema import Relation
 from gnnkit.graph.types import Ids
 from gnnkit.jobs import weights
 from gnnkit.jobs.rank_job import RankJob
@@ -44,8 +43,11 @@ def write_top(job: RankJob, task: Task, outputs: Tensor, worker: Worker) -> None
     top = task.recommend(outputs, worker)
     if top is None:
         return
-    relation, schema = _relation(job, worker), job.schema
+    schema, target = job.schema, worker.rows.relation
     assert schema is not None
+    assert schema.relations is not None
+    assert target is not None
+    relation = schema.relations[target.number]
     ids = node_ids(job.folder, worker.shard.num_nodes)
     sources, items = ids[schema.nodes(relation.source)], ids[schema.nodes(relation.destination)]
     scores = top.scores.cpu().numpy()
@@ -78,13 +80,6 @@ def write_vectors(job: RankJob, outputs: Tensor, worker: Worker) -> None:
         nodes, file = slice(None) if schema is None else schema.nodes(name), file_name(name) or "node"
         write_rows(folder / f"{file}.npy", vectors[nodes])
         save_array(folder / f"{file}_ids.npy", ids[nodes])
-
-
-def _relation(job: RankJob, worker: Worker) -> Relation:
-    assert job.schema is not None
-    assert job.schema.relations is not None
-    assert worker.rows.relation is not None
-    return job.schema.relations[worker.rows.relation.number]
 
 
 Make = Callable[[nn.Module], Evaluation]

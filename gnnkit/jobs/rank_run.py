@@ -156,7 +156,9 @@ def open_run(job: RankJob, comm: Communicator, mailbox: Mailbox) -> Iterator[Ran
             resume_point = _read_checkpoint(job, workers.rank)
             guard = _guard(job, resume_point, checkpoints)
             spans = record(trace.limit(workers.world_size)) if job.settings.profile else None
-            module = make_module(job, job.strategy(), job.worker(workers), scratch=job.scratch_folder(workers))
+            begin = 0 if resume_point is None else resume_point.saved["epoch"]
+            scratch = job.scratch_folder(workers)
+            module = make_module(job, job.strategy(), job.worker(workers), scratch=scratch, begin=begin)
             yield RankRun(job, mailbox, sync, module, checkpoints, resume_point, guard, spans)
     finally:
         stop()  # ends the spans of an aborted run
@@ -219,7 +221,7 @@ def _guard(job: RankJob, resume_point: resume.Resume | None, checkpoints: Checkp
 
 
 def make_module(
-    job: RankJob, strategy: ExecutionStrategy, worker: Worker, *, scratch: Path | None = None
+    job: RankJob, strategy: ExecutionStrategy, worker: Worker, *, scratch: Path | None = None, begin: int = 0
 ) -> TrainingModule:
     """Creates the training module of one rank and sets up the strategy. Collective.
 
@@ -228,13 +230,14 @@ def make_module(
         strategy: Provides the batches.
         worker: This rank.
         scratch: Folder for temporary files of layer-wise evaluation. Default: none.
+        begin: Number of epochs that a resumed run has completed.
     """
     settings, task = job.settings.trainer, job.task()
     task.begin(worker)
     model = job.make_model(worker, job.widths(worker), task, exchanges=worker.fetches or strategy.steps.exchange)
     embedding = job.set_up(strategy, worker, model)
     learned_rows = None if embedding is None else embedding.rows
-    exact_epochs = _exact_epochs(job, strategy, worker, model)
+    exact_epochs = _exact_epochs(job, strategy, worker, model, begin)
     on_schedule = None if exact_epochs is None else exact_epochs.phases.first > 0
     module = TrainingModule(
         model,
@@ -284,25 +287,32 @@ def _weight_decay(job: RankJob, worker: Worker, model: nn.Module) -> float:
     return default
 
 
-def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> ExactEpochs | None:
+def _exact_epochs(
+    job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module, begin: int
+) -> ExactEpochs | None:
     """Gives the strategy its schedule of exact epochs, which the leader prints.
 
     Returns None if no epoch is approximate, or none has an exact counterpart.
     """
     settings, (by_sync, by_strategy) = job.settings.trainer, _approximate(job, strategy, worker)
     shares, epochs, reason = settings.exact_shares, settings.max_epochs, _lacks_exact_steps(strategy, worker, model)
+    key = "trainer.exact_shares=" + str(shares).translate(str.maketrans("()", "[]", " "))
     memory = None if reason else _lacks_memory(settings, strategy, worker, model)
     keeps = strategy.finishes == "asked" and shares == AUTO  # the strategy's steps, in all epochs
     if by_strategy and not keeps and (reason := reason or (memory if shares == AUTO else None)):
-        _say(job, worker, f"trainer.exact_shares={shares}: the strategy has no exact epochs, because {reason}")
+        _say(job, worker, f"{key}: the strategy has no exact epochs, because {reason}")
         by_strategy = False
     if not any((by_sync, by_strategy)):
+        if shares != AUTO and reason is None:
+            _say(job, worker, f"{key} has no effect: no epoch is approximate")
         return None
     phases = Phases() if keeps and not by_sync else Phases.of(epochs, *(() if shares == AUTO else shares))
     if by_strategy and not keeps:
         strategy.phases = phases
-    _say(job, worker, f"schedule of {epochs} epochs: {phases.describe(epochs)} (trainer.exact_shares={shares})")
-    return ExactEpochs(phases, _lacks_comparison(job, strategy, worker, model) or memory)
+    kind = "synchronous" if strategy.costs() and (keeps or not by_strategy) else "exact"
+    parts = phases.describe(epochs, begin=begin, exact=kind)
+    _say(job, worker, f"schedule of {epochs} epochs: {parts} ({key})")
+    return ExactEpochs(phases, _lacks_comparison(job, strategy, worker, model) or memory, exact=kind)
 
 
 def _approximate(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> tuple[bool, bool]:
@@ -310,10 +320,8 @@ def _approximate(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> t
     sync, alone, on_request = job.sync(), worker.comm.world_size == 1, strategy.finishes == "asked"
     exchanges = strategy.finishes == "always" or strategy.reads.all_edges  # one rank alone has no other rows
     keeps_batches = on_request and job.settings.trainer.exact_shares == AUTO and not strategy.has_whole_steps
-    by_strategy = (
-        bool(strategy.costs()) and strategy.finishes != "no" and not keeps_batches and not (alone and exchanges)
-    )
-    return bool(sync.costs()) and sync.finishes and not alone, by_strategy
+    has_exact_steps = strategy.finishes != "no" and not keeps_batches and not (alone and exchanges)
+    return bool(sync.costs()) and sync.finishes and not alone, bool(strategy.costs()) and has_exact_steps
 
 
 def _say(job: RankJob, worker: Worker, line: str) -> None:
@@ -379,8 +387,7 @@ def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool | No
     if settings.schedule == "plateau":
         name = monitored_metric(settings.monitor, task)
         assert name is not None
-        lower = name == LOSS or task.is_lower_better(name)
-        return Plateau(name, lower)
+        return Plateau(name, name == LOSS or task.is_lower_better(name))
     may_warm_up = warms_up is not None and own_method(model, "configure_optimizers") is None
     default = min(settings.max_epochs // 10, WARM_UP) if may_warm_up and warms_up else 0
     warmup = default if settings.warmup_epochs == "auto" else settings.warmup_epochs

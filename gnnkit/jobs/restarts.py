@@ -220,7 +220,7 @@ class RunRecord:
 def marks_in(saved_state: SavedState | None, job: RankJob) -> list[Any] | None:
     """Returns the loggers' positions in a checkpoint of this run, from any start."""
     state = None if saved_state is None else saved_state["callbacks"].get(Leader.__qualname__)
-    if not state or job.start is None or state["run"] != job.start.run:
+    if not state or job.start is None or state.get("run") != job.start.run:
         return None
     marks: list[Any] = state["leader"]["marks"]
     return marks

@@ -34,10 +34,9 @@ from gnnkit.strategy.base import ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.fetched_batches import FetchedBatches
 from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.places import check_cache, check_places, place
-from gnnkit.strategy.sampled_batches import READS_BATCHES, SampledBatches
+from gnnkit.strategy.sampled_batches import SampledBatches
 from gnnkit.strategy.sampled_strategy import SampledStrategy
 from gnnkit.strategy.seeds import ChosenSeeds, NodeSeeds
-from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
 _LRU = (
@@ -127,7 +126,7 @@ class IndividualSample(SampledStrategy):
         return type(self).seeds is not IndividualSample.seeds
 
     def costs(self) -> str:
-        return approximate("strategy" if self._chooses else "strategy=individual_sample", READS_BATCHES)
+        return self.describe_batches("strategy" if self._chooses else "strategy=individual_sample")
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if sampler is None or not sampler.rank_invariant or self.batching != "plain" or self._chooses:

@@ -23,9 +23,7 @@ from gnnkit.strategy.abilities import (
 )
 from gnnkit.strategy.base import ExecutionStrategy, Worker
 from gnnkit.strategy.cooperative import CooperativeBatches
-from gnnkit.strategy.sampled_batches import READS_BATCHES
 from gnnkit.strategy.sampled_strategy import SampledStrategy
-from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, whole
 
 
@@ -61,7 +59,7 @@ class JointSample(SampledStrategy):
         self.prefetch = whole("strategy.prefetch", prefetch, 1, MAX_COUNT)
 
     def costs(self) -> str:
-        return approximate("strategy=joint_sample", READS_BATCHES)
+        return self.describe_batches("strategy=joint_sample")
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         alone = copy.copy(self)

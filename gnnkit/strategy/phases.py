@@ -25,7 +25,7 @@ class Phases:
         """Returns the schedule of a run.
 
         The exact epochs are rounded down together, so that the approximate ones keep
-        their share. At least one of them is at the start if `start` is positive.
+        their share. If there are any, each positive share has at least one.
 
         Args:
             epochs: Number of epochs of the run.
@@ -34,19 +34,20 @@ class Phases:
         """
         exact, first = (math.floor(share * epochs + 1e-9) for share in (start + finish, start))  # 0.3 * 100 < 30
         first = min(max(first, 1), exact) if start else 0
-        return cls(first, epochs - (exact - first) if exact > first else sys.maxsize)
+        return cls(first, epochs - max(exact - first, 1) if exact and finish else sys.maxsize)
 
     def is_exact(self, epoch: int) -> bool:
         """Returns whether the steps of an epoch are exact."""
         return not self.first <= epoch < self.last
 
-    def counts(self, epochs: int) -> tuple[int, int, int]:
-        """Returns the number of exact, approximate and exact epochs among the first."""
-        first, last = min(self.first, epochs), min(self.last, epochs)
-        return first, last - first, epochs - last
+    def describe(self, epochs: int, *, begin: int = 0, exact: str = "exact") -> str:
+        """Describes the schedule of a run, with epochs counted from 1.
 
-    def describe(self, epochs: int) -> str:
-        """Describes the schedule of a run, with epochs counted from 1."""
-        first, last = min(self.first, epochs), min(self.last, epochs)
-        parts = [(1, first, "exact"), (first + 1, last, "approximate"), (last + 1, epochs, "exact")]
-        return ", ".join(f"{begin} to {end} {kind}" for begin, end, kind in parts if begin <= end)
+        Args:
+            epochs: Number of epochs of the run.
+            begin: Number of epochs that an earlier part of the run has completed.
+            exact: What steps outside the approximate epochs are.
+        """
+        first, last = (min(max(epoch, begin), epochs) for epoch in (self.first, self.last))
+        parts = [(begin + 1, first, exact), (first + 1, last, "approximate"), (last + 1, epochs, exact)]
+        return ", ".join(f"{low} to {high} {kind}" for low, high, kind in parts if low <= high)

@@ -30,9 +30,6 @@ from gnnkit.strategy.seeds import MakeStep, NodeSeeds, Seeds, Step, drawing, sam
 from gnnkit.utils.spans import active, span
 
 T = TypeVar("T")
-READS_BATCHES = (  # why training by sampled batches is approximate
-    "a step reads a batch of training nodes and sampled edges; trainer.exact_shares=[0.1,0.2] adds full-graph steps"
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

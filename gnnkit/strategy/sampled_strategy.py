@@ -11,7 +11,9 @@ from torch import nn
 from gnnkit.engine import Tally
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.on_disk import DiskReads
+from gnnkit.strategy.phases import Phases
 from gnnkit.strategy.sampled_batches import whole_steps
+from gnnkit.utils.approximate import approximate
 
 
 class StepBatches(Protocol):
@@ -55,6 +57,15 @@ class SampledStrategy(ExecutionStrategy):
             batch_size: Seeds, or edges to predict, per worker and step.
             exact: Whether an epoch has one step, with all training rows.
         """
+
+    def describe_batches(self, key: str) -> str:
+        """Returns the notice about batches, with a hint in runs without exact steps.
+
+        Args:
+            key: The configuration key that selects the strategy, with its value.
+        """
+        hint = "; trainer.exact_shares=[0.1,0.2] adds full-graph steps" if self.phases == Phases() else ""
+        return approximate(key, f"a step reads a batch of training nodes and sampled edges{hint}")
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.tally, self._worker, self._model = Tally(), worker, model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -39,11 +40,20 @@ class LateRows:
 
     key: str  # the configuration key that makes rows late, with its value
     bound: int | None  # epochs. None: by the share of edges from other workers' nodes
+    largest: int = 0  # age of the oldest rows that a step has read, in epochs
 
-    def begin(self, remote_edges: float) -> None:
-        """Sets the bound, unless it is configured."""
-        if self.bound is None:
-            self.bound = NEAR if remote_edges > HIGH_CUT else FAR
+    def begin(self, remote_edges: float, *, prints: bool) -> None:
+        """Sets the bound, unless it is configured.
+
+        Args:
+            remote_edges: Share of edges from other workers' nodes.
+            prints: Whether this rank prints a warning about a bound above the default.
+        """
+        default = NEAR if remote_edges > HIGH_CUT else FAR
+        if prints and (self.bound or 0) > default:
+            reason = f"{remote_edges:.0%} of the edges cross workers, and {default} is the default"
+            print(f"sync.staleness={self.bound} may cost accuracy: {reason}", file=sys.stderr, flush=True)
+        self.bound = default if self.bound is None else self.bound
 
     def costs(self) -> str:
         """Returns the notice about stale rows."""
@@ -52,11 +62,9 @@ class LateRows:
 
     def exchanges(self, epoch: int, phases: Phases) -> bool:
         """Returns whether rows are exchanged in an approximate epoch."""
-        return (epoch - phases.first) % ((self.bound or 0) + 1) == 0
-
-    def figures(self) -> dict[str, Any]:
-        """Returns the maximum staleness of rows in epochs."""
-        return {"row_staleness": self.bound}
+        age = (epoch - phases.first) % ((self.bound or 0) + 1)
+        self.largest = max(self.largest, age)
+        return age == 0
 
 
 _ALONE = (  # for learned rows
@@ -117,15 +125,15 @@ class VertexCentric(ExecutionStrategy):
     def _declare(self) -> None:
         """Sets the declarations: steps and abilities."""
         drift, late = self.supersteps.drifts, self._late is not None
+        later = drift or late or self.exchange.schedule() is not None
         self.steps = Steps(
             only_synchronise=not drift,
             drift=drift,
             keep_state=drift or late or self.exchange.keeps_state,
-            keep_sums=self.exchange.exact and not drift and not late,
+            keep_sums=self.exchange.exact and not later,
         )
-        later = drift or late or self.exchange.schedule() is not None
         self.finishes = "always" if later else "asked"  # a codec alone is nearly exact
-        reason = "strategy.local_iterations above 1" if self.exchange.exact else f"exchange={self.exchange.name}"
+        reason = "strategy.local_iterations above 1" if drift else f"exchange={self.exchange.name}"
         self.supports = (
             SparseRows(),
             LastingRows(),
@@ -148,20 +156,18 @@ class VertexCentric(ExecutionStrategy):
         return True
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
-        return self if self.steps.keep_sums else None
+        return self if self.exchange.exact and not self.steps.drift and self._late is None else None
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.comm, self.engine = worker.comm, worker.engine(model)
         self.supersteps.begin(worker.remote_edges, prints=self.comm.rank == 0)
         if self._late is not None:
-            self._late.begin(worker.remote_edges)
-        self.passes = ForwardPasses(
-            self.exchange, self.engine.topology, pauses=self.steps.drift or self._late is not None
-        )
-        self.tally = self.engine.tally
+            self._late.begin(worker.remote_edges, prints=self.comm.rank == 0 and self.comm.world_size > 1)
+        pauses = self.steps.drift or self._late is not None
+        self.passes = ForwardPasses(self.exchange, self.engine.topology, pauses=pauses)
+        self.tally, self.nodes = self.engine.tally, self.engine.shard.owned
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed, self.weight = worker.seed, worker.weight
-        self.nodes = self.engine.shard.owned
         self.x = worker.lasting_rows(self.nodes, model, self.tally)
         self._reads = DiskReads.lasting(worker.disk, self.comm)
         self.engine.fix(self.x)
@@ -179,8 +185,9 @@ class VertexCentric(ExecutionStrategy):
             self._reads.end_epoch(None)
 
     def figures(self) -> dict[str, Any]:
-        figures: dict[str, Any] = {"supersteps": self.supersteps.lengths(self.phases)}
-        figures |= {} if self._late is None else self._late.figures()
+        alone = self.comm.world_size == 1
+        figures: dict[str, Any] = {"supersteps": [[0, 1]] if alone else self.supersteps.lengths(self.phases)}
+        figures |= {} if alone or self._late is None else {"row_staleness": self._late.largest}
         return figures if self._reads is None else figures | {"features_read": self._reads.figures()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -199,8 +206,9 @@ class VertexCentric(ExecutionStrategy):
     def _batch(self, epoch: int) -> Batch:
         exchanges, supervision = self.supersteps.exchanges(epoch, self.phases), self.supervision.epoch(epoch)
         key = derive(self.seed, epoch)
-        sends = exchanges and (self._late is None or self._late.exchanges(epoch, self.phases))
-        forward = ForwardPass() if self.phases.is_exact(epoch) else self.passes.step(key, exchanges=sends)
+        late, exact = self._late, self.phases.is_exact(epoch)
+        sends = exchanges and (exact or late is None or late.exchanges(epoch, self.phases))
+        forward = ForwardPass() if exact else self.passes.step(key, exchanges=sends)
         update = self.supersteps.update(epoch, self.phases) if self.comm.world_size > 1 else "synchronise"
         return replace(
             _over(self, supervision, key, forward),

@@ -21,13 +21,10 @@ def learned_nothing(
         epochs: Number of completed epochs.
         steps: Number of optimiser steps.
     """
-    baselines = {name: value for name, value in chance.items() if name in metrics}
     if steps < MIN_STEPS or skill(task, metrics, chance) > task.least_skill:
         return None
-    words = " and ".join(
-        f"{name}={metrics[name]:.4g} where {task.without_learning} gives {value:.4g}"
-        for name, value in baselines.items()
-    )
+    names, baseline = [name for name in chance if name in metrics], task.without_learning
+    words = " and ".join(f"{name}={metrics[name]:.4g} where {baseline} gives {chance[name]:.4g}" for name in names)
     return (
         f"the model has learned nothing after {epochs} epochs ({steps} steps): {words}; change trainer.lr, "
         "trainer.max_epochs, the model or the features, or compare with workers=1"

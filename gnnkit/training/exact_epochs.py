@@ -24,6 +24,8 @@ from gnnkit.utils.documents import Json
 if TYPE_CHECKING:
     from gnnkit.training.module import TrainingModule
 
+PARTS = ("start", "approximate", "finish")  # of a run
+
 
 TIMES = 10  # maximum number of comparisons per run
 
@@ -101,21 +103,26 @@ class ExactEpochs:
     The strategy reads the schedule itself. The optimiser keeps its state.
     """
 
-    def __init__(self, phases: Phases, reason: str | None = None) -> None:
+    def __init__(self, phases: Phases, reason: str | None = None, *, exact: str = "exact") -> None:
         """Stores the schedule.
 
         Args:
             phases: The schedule.
             reason: Why gradients are not compared with exact ones. If None, they
                 are.
+            exact: What the steps of exact epochs are: exact, or synchronous if the
+                strategy is approximate in all epochs.
         """
-        self.phases, self.check = phases, GradientCheck(reason)
+        self.phases, self.check, self.kind = phases, GradientCheck(reason), exact
+        self.names: list[str] = []  # the part of each epoch so far, or synchronous
         self.exact = phases.is_exact(0)  # whether the steps of the last begun epoch are exact
         self._sync_is_exact = False  # whether the synchronisation was told so
 
     def begin_epoch(self, module: TrainingModule) -> None:
         """Makes the steps of an epoch exact or approximate. Collective."""
-        exact = self.phases.is_exact(module.current_epoch)
+        exact, part = self.phases.is_exact(module.current_epoch), "finish" if "approximate" in self.names else "start"
+        part = self.kind if self.kind == "synchronous" else part
+        self.names[module.current_epoch :] = [part if exact else "approximate"]
         if exact and not self.exact:
             _join(module)
         self.exact = exact
@@ -123,13 +130,28 @@ class ExactEpochs:
             module.sync.set_exact(module, exact)
             self._sync_is_exact = exact
 
+    def parts(self, epochs: int) -> dict[str, set[int]]:
+        """Returns the epochs (from 0) that have run in each part.
+
+        Synchronous epochs, if there are any, are also approximate.
+
+        Args:
+            epochs: Number of completed epochs.
+        """
+        parts: dict[str, set[int]] = {part: set() for part in PARTS}
+        for epoch, part in enumerate(self.names[:epochs]):
+            parts.setdefault(part, set()).add(epoch)
+        parts["approximate"] |= parts.get("synchronous", set())
+        return parts
+
     def state_dict(self) -> Json:
         """Returns the state for a checkpoint."""
-        return {"exact": self.exact, "gradients": self.check.measured}
+        return {"exact": self.exact, "gradients": self.check.measured, "names": self.names}
 
     def load_state_dict(self, state: Json) -> None:
         """Restores the state. The schedule may be another one."""
         self.exact, self.check.measured = state["exact"], list(state["gradients"])
+        self.names = list(state.get("names", ()))
 
 
 def _join(module: TrainingModule) -> None:

@@ -114,10 +114,8 @@ def selection(trainer: L.Trainer) -> Selection:
 
     Values are None if nothing was monitored, or if training was not ended.
     """
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    reason = next(
-        (text for callback in callbacks if (text := getattr(callback, "stopped", None))), ended_by_user(trainer)
-    )
+    reasons = (getattr(callback, "stopped", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+    reason = next(filter(None, reasons), ended_by_user(trainer))
     rule = monitor(trainer)
     if rule is None or math.isinf(rule.best):
         return Selection(stopped=reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -72,12 +72,11 @@ class Validations:
         For errors, the bound is the best value divided by 0.99. It is None without
         validations.
         """
-        values = [value for _, value, _ in self.looks]
-        if self.lower_is_better:
-            flags = [value * 0.99 <= min(values) for value in values]
-        else:
-            flags = [value >= 0.99 * max(values) for value in values]
-        return next((seconds for (seconds, _, _), good in zip(self.looks, flags, strict=True) if good), None)
+        lower, best = self.lower_is_better, (self.best or {"value": math.nan})["value"]
+        good = (
+            seconds for seconds, value, _ in self.looks if (value * 0.99 <= best if lower else value >= 0.99 * best)
+        )
+        return next(good, None)
 
     @property
     def best(self) -> dict[str, float] | None:
@@ -89,9 +88,9 @@ class Validations:
         looks = [{"epoch": epoch, "value": value} for _, value, epoch in self.looks if not math.isnan(value)]
         return max(looks, key=lambda look: sign * look["value"], default=None)  # the first of equal values
 
-    def within(self, first: int, last: int) -> Validations:
-        """Returns the validations after epochs first <= epoch < last, from 0."""
-        return replace(self, looks=[look for look in self.looks if first < look[2] <= last])
+    def within(self, epochs: Container[int]) -> Validations:
+        """Returns the validations after some epochs, counted from 0."""
+        return replace(self, looks=[look for look in self.looks if look[2] - 1 in epochs])
 
 
 class RunSite(LeaderSite):
@@ -247,8 +246,13 @@ class RunSite(LeaderSite):
         self._over = True
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self.record is None else self.record.state_dict()
+        figures = {} if self.record is None else self.record.state_dict()
+        evaluations = [look[1:] for look in self.validations.looks]
+        return {**figures, "evaluations": evaluations, "lower_is_better": self.validations.lower_is_better}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.record is not None:
+        # An earlier run's evaluations precede this run's start.
+        looks = [(0.0, value, epoch) for value, epoch in state.get("evaluations", ())]
+        self.validations = Validations(looks, state.get("lower_is_better", False))
+        if self.record is not None and "run" in state:
             self.record.load_state_dict(state)

@@ -64,10 +64,8 @@ class Plateau:
         """Returns the optimiser with its schedule, in Lightning's format."""
         mode: Literal["min", "max"] = "min" if self.lower_is_better else "max"
         scheduler = ReduceLROnPlateau(optimizer, mode, factor=0.1, patience=10, threshold=0.0)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "monitor": self.monitor, "strict": False},
-        }
+        config = {"scheduler": scheduler, "monitor": self.monitor, "strict": False}
+        return {"optimizer": optimizer, "lr_scheduler": config}
 
 
 Schedules = RateSchedule | Plateau

@@ -55,6 +55,7 @@ _OTHER_WORDS = {
     "dropout": "drop drop_rate dropout_rate",
     "heads": "num_heads n_heads nheads attention_heads",
     "batch_size": "batch batchsize bs train_batch_size",
+    "local_iterations": "supersteps superstep local_steps",
     "fanouts": "fanout num_neighbors sample_sizes neighbors",
     "logger": "loggers log wandb tensorboard",
     "callback": "callbacks",
@@ -288,9 +289,8 @@ def unknown(setting: str, name: str, names: Iterable[str]) -> UserError:
         name: The user's name.
         names: All valid names.
     """
-    choices = sorted(names)
+    choices, word = sorted(names), name.lower()
     lower = {choice.lower(): choice for choice in choices}
-    word = name.lower()
     synonyms = [lower[match] for match in known_words(word) if match in lower][:1]
     near = synonyms or [lower[match] for match in closest(word, lower, cutoff=0.5)]
     return _unknown(setting, near, choices)

@@ -80,9 +80,33 @@ def test_rows_are_never_older_than_the_bound() -> None:
 @pytest.mark.parametrize(("cut", "bound"), [(HIGH_CUT, FAR), (HIGH_CUT + 0.01, NEAR)])
 def test_a_high_cut_has_newer_rows(cut: float, bound: int) -> None:
     late = LateRows("sync.mode=async", None)
-    late.begin(cut)
+    late.begin(cut, prints=True)
     assert late.bound == bound
     assert f"stale by up to {bound} epochs" in late.costs()
+
+
+@pytest.mark.parametrize(("cut", "bound"), [(HIGH_CUT, FAR), (0.75, NEAR)])
+def test_a_bound_above_the_default_of_the_cut_is_warned_about(
+    cut: float, bound: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    LateRows("sync.mode=ssp", bound).begin(cut, prints=True)
+    LateRows("sync.mode=ssp", bound + 1).begin(cut, prints=False)
+    assert capfd.readouterr().err == ""
+    late = LateRows("sync.mode=ssp", bound + 1)
+    late.begin(cut, prints=True)
+    text = f"sync.staleness={bound + 1} may cost accuracy: {cut:.0%} of the edges cross workers, and {bound} is the default"
+    assert capfd.readouterr().err == text + "\n"
+    assert late.bound == bound + 1
+
+
+@pytest.mark.slow
+def test_the_result_has_the_age_of_rows_that_a_step_has_read(tmp_path: Path) -> None:
+    far = SSP | {"staleness": 1000}
+    result, _ = run(tmp_path / "far", far, trainer={"exact_shares": "auto"})
+    assert result["row_staleness"] == 6  # epochs 2 to 8 are approximate
+    alone, _ = run(tmp_path / "alone", far, workers=1)
+    assert "row_staleness" not in alone
+    assert alone["exact"] is True
 
 
 def test_supersteps_and_stale_exchanges_have_no_late_rows(tmp_path: Path) -> None:

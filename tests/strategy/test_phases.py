@@ -19,7 +19,8 @@ from gnnkit.strategy.vertex_centric import VertexCentric
     [
         (1, (0, 1, 0)),
         (3, (0, 3, 0)),
-        (4, (1, 3, 0)),
+        (4, (1, 2, 1)),
+        (6, (1, 4, 1)),
         (7, (1, 5, 1)),
         (10, (1, 7, 2)),
         (40, (4, 28, 8)),
@@ -27,28 +28,46 @@ from gnnkit.strategy.vertex_centric import VertexCentric
     ],
 )
 def test_by_default_a_tenth_a_fifth_and_at_least_one_epoch_are_exact(epochs: int, counts: tuple[int, int, int]) -> None:
-    phases = Phases.of(epochs)
-    assert phases.counts(epochs) == counts
-    exact = [epoch for epoch in range(epochs) if phases.is_exact(epoch)]
-    assert exact == [*range(counts[0]), *range(epochs - counts[2], epochs)]
+    assert split(Phases.of(epochs), epochs) == counts
 
 
-@pytest.mark.parametrize("epochs", range(1, 300))
+def split(phases: Phases, epochs: int) -> tuple[int, int, int]:
+    """Returns the number of exact, approximate and exact epochs."""
+    exact = [phases.is_exact(epoch) for epoch in range(epochs)]
+    start, approximate = exact.index(False), exact.count(False)
+    assert exact == [*[True] * start, *[False] * approximate, *[True] * (epochs - start - approximate)]
+    return start, approximate, epochs - start - approximate
+
+
+@pytest.mark.parametrize("epochs", [*range(1, 4), *range(7, 300)])
 def test_at_least_seven_tenths_are_approximate(epochs: int) -> None:
-    assert Phases.of(epochs).counts(epochs)[1] >= 0.7 * epochs
+    assert split(Phases.of(epochs), epochs)[1] >= 0.7 * epochs
+
+
+@pytest.mark.parametrize("epochs", range(4, 300))
+def test_a_run_of_four_epochs_or_more_has_an_exact_finish(epochs: int) -> None:
+    assert split(Phases.of(epochs), epochs)[2] >= 1
 
 
 @pytest.mark.parametrize(
     ("start", "finish", "expected"),
-    [(0.0, 0.0, (0, 10, 0)), (0.0, 0.5, (0, 5, 5)), (0.3, 0.0, (3, 7, 0)), (0.25, 0.25, (2, 5, 3))],
+    [
+        (0.0, 0.0, (0, 10, 0)),
+        (0.0, 0.5, (0, 5, 5)),
+        (0.3, 0.0, (3, 7, 0)),
+        (0.25, 0.25, (2, 5, 3)),
+        (0.3, 0.05, (3, 6, 1)),
+    ],
 )
 def test_shares_may_be_chosen(start: float, finish: float, expected: tuple[int, int, int]) -> None:
-    assert Phases.of(10, start, finish).counts(10) == expected
+    assert split(Phases.of(10, start, finish), 10) == expected
 
 
 def test_a_schedule_is_described_from_epoch_one() -> None:
     assert Phases.of(40).describe(40) == "1 to 4 exact, 5 to 32 approximate, 33 to 40 exact"
     assert Phases().describe(7) == "1 to 7 approximate"
+    assert Phases.of(40).describe(40, begin=7) == "8 to 32 approximate, 33 to 40 exact"
+    assert Phases.of(40).describe(40, begin=35, exact="synchronous") == "36 to 40 synchronous"
     assert Phases().last == sys.maxsize
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -15,12 +16,14 @@ import torch
 from torch import Tensor
 
 import gnnkit
+from gnnkit.exchange.pipelined import Pipelined
 from gnnkit.graph import CSC, Graph, Split
+from gnnkit.leader.epochs import short
 from gnnkit.model.gcn import GCN
 from gnnkit.strategy import supersteps
 from gnnkit.strategy.phases import Phases
 from gnnkit.training import checkpoint
-from gnnkit.training.exact_epochs import GradientCheck
+from gnnkit.training.exact_epochs import PARTS, GradientCheck
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.resume import position
 from tests.cases import exhaustive, few, in_turn
@@ -137,7 +140,8 @@ def test_a_run_resumes_to_the_bit_in_every_phase(name: str, epoch: int, tmp_path
     (resume,) = (path for path in (tmp_path / "run/checkpoints").glob("*.json") if epoch_of(path) == epoch)
     again, resumed_run = run(tmp_path / "rest", {**trainer, "resume": str(resume)}, **SCHEMES[name])
     assert torch.equal(resumed_run, reference)
-    assert again["schedule"]["gradients"] == result["schedule"]["gradients"]
+    assert again["schedule"] == result["schedule"]
+    assert again["best_evaluation"] == result["best_evaluation"] is not None
 
 
 def epoch_of(path: Path) -> int:
@@ -146,11 +150,130 @@ def epoch_of(path: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_longer_run_has_the_schedule_of_its_own_epochs(tmp_path: Path) -> None:
+def test_a_longer_run_has_the_schedule_of_its_own_epochs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run(tmp_path / "half", {"max_epochs": 10}, **SCHEMES["supersteps"])
     resume = str(tmp_path / "half/checkpoints/last.json")
+    capfd.readouterr()
     result, _ = run(tmp_path / "rest", {"max_epochs": 20, "resume": resume}, **SCHEMES["supersteps"])
     assert result["supersteps"] == [[0, 1], [2, 3], [16, 1]]
+    assert [result["schedule"][part] for part in PARTS] == [1, 7 + 6, 2 + 4]
+    out, err = capfd.readouterr()
+    assert "schedule of 20 epochs: 11 to 16 approximate, 17 to 20 exact (trainer.exact_shares=auto)" in out
+    assert "13 of 20 epochs were approximate" in err
+
+
+@pytest.mark.slow
+def test_evaluations_before_a_run_resumed_without_more_steps_are_kept(tmp_path: Path) -> None:
+    keys, trainer = SCHEMES["pipelined"], {"max_epochs": 6, "check_val_every_n_epoch": 2}
+    result, _ = run(tmp_path / "run", trainer, **keys)
+    (tmp_path / "run/result.json").unlink()  # as if the run had ended before its results
+    again, _ = run(tmp_path / "run", trainer, overrides=["on_exists=resume"], **keys)
+    assert again["schedule"] == result["schedule"]
+    assert again["best_evaluation"] == result["best_evaluation"] is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exact", [False, True])
+def test_asynchronous_mini_batches_have_synchronous_epochs_unless_exact_ones_are_requested(
+    exact: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keys = SAMPLED["individual"] | {
+        "sampler": {"name": "neighbor", "fanouts": [2, 2]},
+        "sync": SCHEMES["async"]["sync"],
+    }
+    trainer = {"max_epochs": 10, "exact_shares": [0.1, 0.2] if exact else "auto"}
+    result, _ = run(tmp_path / "run", trainer, **keys)
+    kind, shares = ("exact", "[0.1,0.2]") if exact else ("synchronous", "auto")
+    out, err = capfd.readouterr()
+    line = f"1 to 1 {kind}, 2 to 8 approximate, 9 to 10 {kind} (trainer.exact_shares={shares})"
+    assert f"schedule of 10 epochs: {line}" in out
+    assert ("trainer.exact_shares=[0.1,0.2] adds full-graph steps" in err) == (not exact)
+    counts = {name: result["schedule"].get(name) for name in (*PARTS, "synchronous")}
+    if exact:
+        assert counts == {"start": 1, "approximate": 7, "finish": 2, "synchronous": None}
+        assert "7 of 10 epochs were approximate, with" in err
+    else:
+        assert counts == {"start": 0, "approximate": 10, "finish": 0, "synchronous": 3}
+        assert "10 of 10 epochs were approximate, 3 of them with synchronous steps" in err
+        assert result["schedule"]["evaluations"]["best"] == result["best_evaluation"]
+
+
+@pytest.mark.slow
+@few(
+    "keys",
+    [
+        {"exchange": {"name": "quantized", "bits": 32}},
+        {"exchange": {"name": "pipelined", "staleness": 0}},
+        {"exchange": {"name": "sampled", "keep": 1}},
+        {"exchange": {"name": "adaptive", "variation": 0}},
+        {"sync": {"name": "parameter_server", "mode": "ssp", "staleness": 0}},
+    ],
+    default=2,
+)
+def test_a_scheme_with_an_exact_setting_is_exact(keys: dict[str, Any], tmp_path: Path) -> None:
+    result, actual = run(tmp_path / "run", {"max_epochs": 4}, **keys)
+    assert (result["exact"], result["inexact"], result["approximate"]) == (True, [], [])
+    assert torch.allclose(actual, run(tmp_path / "exact", {"max_epochs": 4})[1], rtol=0, atol=1e-10)
+
+
+def test_moving_averages_of_current_rows_are_not_exact() -> None:
+    assert Pipelined(0).exact
+    assert not Pipelined(0, 0.5).exact
+    assert Pipelined(0, 0.5).costs().startswith("exchange=pipelined: training is approximate")
+
+
+@pytest.mark.slow
+@few(
+    "key,keys",
+    [
+        ("strategy.local_iterations=3", SCHEMES["supersteps"]),
+        ("exchange=pipelined", SCHEMES["pipelined"]),
+        ("exchange=quantized", SCHEMES["quantized"]),
+        ("sync.mode=async", SCHEMES["async"]),
+    ],
+    default=2,
+)
+def test_one_worker_reports_that_a_scheme_does_nothing(
+    key: str, keys: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result, actual = run(tmp_path / "run", {"max_epochs": 4}, workers=1, **keys)
+    assert capfd.readouterr().err.count(f"{key} has no effect with one worker\n") == 1
+    assert (result["exact"], result["approximate"], result["supersteps"]) == (True, [], [[0, 1]])
+    assert torch.allclose(actual, run(tmp_path / "exact", {"max_epochs": 4}, workers=1)[1], rtol=0, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_batches_are_approximate_with_one_worker_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result, _ = run(tmp_path / "run", {"max_epochs": 4}, workers=1, **SCHEMES["clusters"])
+    assert result["exact"] is False
+    assert result["approximate"]
+    assert "has no effect" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_without_validation_reports_epochs_and_bytes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    graph = small_graph()
+    graph = replace(graph, split=np.where(graph.split == Split.VAL, Split.TRAIN, graph.split))
+    result, _ = run(tmp_path / "run", {"max_epochs": 10}, data=graph, **SCHEMES["supersteps"])
+    (line,) = [text for text in capfd.readouterr().err.splitlines() if text.startswith("approximate training: ")]
+    assert line.startswith("approximate training: the saved model is of epoch 10; 7 of 10 epochs were approximate; ")
+    assert line.endswith(f"; the busiest worker sent {short(result['bytes_sent'])} bytes of rows per epoch")
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_before_its_exact_finish_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trainer = {"max_epochs": 20, "monitor": "val_accuracy", "patience": 2, "lr": 1e-15, "check_val_every_n_epoch": 1}
+    result, _ = run(tmp_path / "run", trainer, **SCHEMES["pipelined"])
+    assert result["stopped"] is not None
+    assert result["schedule"]["finish"] == 0
+    assert "epochs were approximate" in (err := capfd.readouterr().err)
+    assert "; training ended before the exact finish; " in err
+
+
+@pytest.mark.slow
+def test_shares_of_an_exact_run_have_no_effect(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path / "run", {"max_epochs": 2, "exact_shares": [0.05, 0.2]})
+    assert "trainer.exact_shares=[0.05,0.2] has no effect: no epoch is approximate" in capfd.readouterr().out
 
 
 @pytest.mark.slow
@@ -244,6 +367,14 @@ def test_a_run_says_why_a_gradient_is_not_measured(tmp_path: Path, capfd: pytest
     reason = "model=OwnStep defines training_step, which may not be called twice"
     assert result["schedule"]["unmeasured"] == reason
     assert f"the gradient was not compared with the exact one, because {reason}" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_too_short_for_a_comparison_says_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result, _ = run(tmp_path / "run", {"max_epochs": 1, "check_val_every_n_epoch": 1}, **SCHEMES["supersteps"])
+    assert result["schedule"]["gradients"] == []
+    assert result["schedule"]["unmeasured"] == "no comparison was due in approximate epochs"
+    assert "because no comparison was due in approximate epochs" in capfd.readouterr().err
 
 
 @pytest.mark.slow

@@ -30,11 +30,10 @@ class Adaptive(RowExchange):
         """
         self.variation = real("exchange.variation", variation, 0)
         self.max_age = whole("exchange.max_age", max_age, 1, MAX_COUNT)
+        self.exact = variation == 0
 
     def costs(self) -> str:
-        if self.variation == 0:
-            return ""
-        return approximate("exchange=adaptive", "rows that hardly changed are not exchanged")
+        return "" if self.exact else approximate("exchange=adaptive", "rows that hardly changed are not exchanged")
 
     def schedule(self) -> Schedule:
         return AdaptiveRows(self.variation, self.max_age)

@@ -32,11 +32,11 @@ class Sampled(RowExchange):
     def __init__(self, keep: float = 0.1) -> None:
         """Checks the share of boundary rows that is sent, in [0, 1]. 1 is exact."""
         self.keep = real("exchange.keep", keep, 0, 1)
+        self.exact = keep == 1
 
     def costs(self) -> str:
-        if self.keep == 1:
-            return ""
-        return approximate("exchange=sampled", f"only a share of {self.keep:g} of the boundary rows is exchanged")
+        reason = f"only a share of {self.keep:g} of the boundary rows is exchanged"
+        return "" if self.exact else approximate("exchange=sampled", reason)
 
     def schedule(self) -> Schedule:
         return SampledRows(self.keep)
