@@ -259,7 +259,7 @@ def _batch_memory(job: RankJob, module: TrainingModule, mailbox: Mailbox, window
         empty = disk.cache_rows - min(disk.counts.rows, disk.cache_rows)
         ahead = disk.cache_rows * disk.row_bytes // CACHE_SHARE * max(window - BATCH_STEPS, 0) // max(window, 1)
         extra = empty * disk.row_bytes + ahead
-    return comm.all_gather(peak_memory(comm.device) + extra).tolist()  # type: ignore[no-any-return]
+    return comm.all_gather(peak_memory(comm.device) + extra).tolist()
 
 
 def _some_nodes(worker: Worker) -> Worker:
