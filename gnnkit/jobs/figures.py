@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.comm import LEADER, Survivors
+from gnnkit.config.settings import AUTO
 from gnnkit.engine import Tally
 from gnnkit.errors import UserError
 from gnnkit.jobs.outputs import Scores
@@ -237,12 +238,7 @@ def exactness(run: RankRun) -> Exactness:
     `UserError` for a model whose results differ systematically, unless inexact=allow.
     """
     worker, settings, world_size = run.worker, run.job.settings, run.worker.comm.world_size
-    costs = run.strategy.costs()
-    lines = [*costs.splitlines(), *run.sync.costs().splitlines()]
-    has_batches = run.strategy.reads.sampler or not run.strategy.has_whole_steps  # approximate on one rank, too
-    approximate = [line for line in lines if world_size > 1 or (has_batches and line in costs)]
-    for line in lines:
-        _print_line(line if line in approximate else f"{line.partition(':')[0]} has no effect with one worker")
+    costs, approximate = run.strategy.costs(), _approximations(run)
     reasons = [line.partition(",")[0] for line in approximate]
     if world_size == 1:
         return Exactness(not reasons, reasons, None, approximate)
@@ -262,6 +258,19 @@ def exactness(run: RankRun) -> Exactness:
     if check.unchecked is not None:
         _print_line(f"not checked whether the model is exact on {world_size} workers: {check.unchecked}")
     return Exactness(False if reasons else None if check.unchecked else True, reasons, check.unchecked, approximate)
+
+
+def _approximations(run: RankRun) -> list[str]:
+    """Returns the scheme's approximations. Prints them, and keys without effect."""
+    costs, several = run.strategy.costs(), run.worker.comm.world_size > 1
+    lines = [*costs.splitlines(), *run.sync.costs().splitlines()]
+    has_batches = run.strategy.reads.sampler or not run.strategy.has_whole_steps  # approximate on one rank, too
+    approximate = [line for line in lines if several or (has_batches and line in costs)]
+    for line in lines:
+        _print_line(line if line in approximate else f"{line.partition(':')[0]} has no effect with one worker")
+    if not approximate and run.job.settings.trainer.exact_shares != AUTO:
+        _print_line("trainer.exact_shares has no effect: no epoch is approximate")
+    return approximate
 
 
 def _verdict(run: RankRun, scores: Scores) -> Verdict:

@@ -59,7 +59,8 @@ class Parts:
         strategy, sync = models.create_steps(settings, source)
         model = source.trial()
         if strategy.reads.sampler and "sampler.fanouts" not in map(key_of, order.overrides):
-            settings = _with_default_fanouts(settings, _num_hops(model))
+            hops = model.num_convolutions if isinstance(model, EdgeIndexModel) else getattr(model, "num_layers", None)
+            settings = _with_default_fanouts(settings, hops)
         sampler = None if settings.sampler is None else settings.sampler.create()
         hooks = tuple(choice.create() for choice in settings.leader.hooks)
         return cls(settings, source, model, strategy, sync, task, sampler, hooks)
@@ -94,11 +95,6 @@ class Parts:
                 f"model={self.source.name} has {convolutions} convolutions, and {self.sampler.hops_key} has {hops} hops: in training, "
                 "nodes of the last hop have no in-edges. One hop for each convolution gives all layers their edges"
             )
-
-
-def _num_hops(model: object) -> object:
-    """Returns the number of hops that the model reads, or a non-integer if unknown."""
-    return model.num_convolutions if isinstance(model, EdgeIndexModel) else getattr(model, "num_layers", None)
 
 
 def _with_default_fanouts(settings: Settings, num_layers: object) -> Settings:

@@ -113,7 +113,8 @@ def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
         iteration += 1
         before, start, seconds_before = x, time.perf_counter(), engine.tally.seconds
         progress(f"iteration {iteration}")
-        with forbid_writes(program, [nodes.adjacency], **_read(nodes, before)):
+        tensors = {"nodes.features": nodes.features, "nodes.labels": nodes.labels, "nodes.split": nodes.split}
+        with forbid_writes(program, [nodes.adjacency], x=before, **tensors):
             x = program.step(before, nodes)
         rank_state = _state(before, x, time.perf_counter() - start, engine.tally.seconds - seconds_before)
         states = [StepState(*row) for row in worker.comm.all_gather(astuple(rank_state), torch.float64).tolist()]
@@ -139,11 +140,6 @@ def _nodes(engine: Engine, worker: Worker) -> Nodes:
         labels=torch.from_numpy(np.array(shard.labels)).to(device),
         split=torch.tensor(np.asarray(shard.split), device=device),
     )
-
-
-def _read(nodes: Nodes, x: Tensor) -> dict[str, Tensor]:
-    """Returns the tensors that a step must not modify, by name."""
-    return {"x": x, "nodes.features": nodes.features, "nodes.labels": nodes.labels, "nodes.split": nodes.split}
 
 
 def _state(before: Tensor, after: Tensor, seconds: float, seconds_exchange: float) -> StepState:

@@ -299,20 +299,18 @@ def _exact_epochs(
     key = "trainer.exact_shares=" + str(shares).translate(str.maketrans("()", "[]", " "))
     memory = None if reason else _lacks_memory(settings, strategy, worker, model)
     keeps = strategy.finishes == "asked" and shares == AUTO  # the strategy's steps, in all epochs
-    if by_strategy and not keeps and (reason := reason or (memory if shares == AUTO else None)):
+    has_exact = by_strategy and not keeps
+    if has_exact and (reason := reason or (memory if shares == AUTO else None)):
         _say(job, worker, f"{key}: the strategy has no exact epochs, because {reason}")
-        by_strategy = False
+        by_strategy = has_exact = False
     if not any((by_sync, by_strategy)):
-        if shares != AUTO and reason is None:
-            _say(job, worker, f"{key} has no effect: no epoch is approximate")
         return None
     phases = Phases() if keeps and not by_sync else Phases.of(epochs, *(() if shares == AUTO else shares))
-    if by_strategy and not keeps:
-        strategy.phases = phases
-    kind = "synchronous" if strategy.costs() and (keeps or not by_strategy) else "exact"
-    parts = phases.describe(epochs, begin=begin, exact=kind)
-    _say(job, worker, f"schedule of {epochs} epochs: {parts} ({key})")
-    return ExactEpochs(phases, _lacks_comparison(job, strategy, worker, model) or memory, exact=kind)
+    strategy.phases = phases if has_exact else strategy.phases
+    unmeasured = _lacks_comparison(job, strategy, worker, model) or memory
+    exact_epochs = ExactEpochs(phases, unmeasured, exact=has_exact or not strategy.costs())
+    _say(job, worker, f"schedule of {epochs} epochs: {exact_epochs.describe(epochs, begin)} ({key})")
+    return exact_epochs
 
 
 def _approximate(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> tuple[bool, bool]:

@@ -103,17 +103,17 @@ class ExactEpochs:
     The strategy reads the schedule itself. The optimiser keeps its state.
     """
 
-    def __init__(self, phases: Phases, reason: str | None = None, *, exact: str = "exact") -> None:
+    def __init__(self, phases: Phases, reason: str | None = None, *, exact: bool = True) -> None:
         """Stores the schedule.
 
         Args:
             phases: The schedule.
             reason: Why gradients are not compared with exact ones. If None, they
                 are.
-            exact: What the steps of exact epochs are: exact, or synchronous if the
-                strategy is approximate in all epochs.
+            exact: Whether the steps of exact epochs are exact. They are only
+                synchronous if the strategy is approximate in all epochs.
         """
-        self.phases, self.check, self.kind = phases, GradientCheck(reason), exact
+        self.phases, self.check, self.kind = phases, GradientCheck(reason), "exact" if exact else "synchronous"
         self.names: list[str] = []  # the part of each epoch so far, or synchronous
         self.exact = phases.is_exact(0)  # whether the steps of the last begun epoch are exact
         self._sync_is_exact = False  # whether the synchronisation was told so
@@ -129,6 +129,10 @@ class ExactEpochs:
         if module.sync is not None and exact != self._sync_is_exact:
             module.sync.set_exact(module, exact)
             self._sync_is_exact = exact
+
+    def describe(self, epochs: int, begin: int) -> str:
+        """Describes a run's schedule from epoch `begin` on."""
+        return self.phases.describe(epochs, begin=begin, exact=self.kind)
 
     def parts(self, epochs: int) -> dict[str, set[int]]:
         """Returns the epochs (from 0) that have run in each part.
@@ -150,8 +154,7 @@ class ExactEpochs:
 
     def load_state_dict(self, state: Json) -> None:
         """Restores the state. The schedule may be another one."""
-        self.exact, self.check.measured = state["exact"], list(state["gradients"])
-        self.names = list(state.get("names", ()))
+        self.exact, self.names, self.check.measured = state["exact"], [*state.get("names", ())], [*state["gradients"]]
 
 
 def _join(module: TrainingModule) -> None:
