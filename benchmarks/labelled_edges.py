@@ -85,8 +85,9 @@ def by_one_run(edges: Edges, keys: list[str], seed: int) -> float:
 
 
 def by_boosting(edges: Edges, columns: np.ndarray, seed: int) -> float:
-    x = edges.columns[:, columns] if len(columns) else np.zeros((len(edges.columns), 1))
     y, train = edges.rows.labels, edges.of(Split.TRAIN)
+    columns = columns[~np.isnan(edges.columns[np.ix_(train, columns)]).all(0)]  # sklearn needs a number in each
+    x = edges.columns[:, columns] if len(columns) else np.zeros((len(edges.columns), 1))
     if edges.figure == "mae":
         numbers = HistGradientBoostingRegressor(loss="absolute_error", random_state=seed).fit(x[train], y[train])
         return edges.measure(torch.from_numpy(numbers.predict(x))[:, None], "test")
