@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ _SAMPLE = 10_000  # times in a sample to check the unit
 Times = npt.NDArray[np.int64]
 ALWAYS, NEVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)  # static, and without a time
 TIME_FIELDS = ("edge_time", "node_time")
+_SPAN = re.compile(r"(\d{1,9})\s*(second|minute|hour|day|week)s?")
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of dates, per second
 
 
@@ -229,6 +232,40 @@ def parse_time(name: str, value: object, unit: str | None) -> int:
     raise UserError(
         f"{name}={shown(value)}: expected a date such as 2026-01-31 or 2026-01-31 12:30, as times are dates"
     )
+
+
+def check_span(name: str, value: object) -> str | int | None:
+    """Returns a span such as `30 days`, or a number of units of plain times.
+
+    Args:
+        name: Argument or configuration key, for messages.
+        value: The span, or None.
+    """
+    is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
+    if value is None or is_number or (isinstance(value, str) and _SPAN.fullmatch(value.strip())):
+        return value  # type: ignore[return-value]
+    units = ", ".join(f"{unit}s" for unit in _SECONDS)
+    raise UserError(
+        f"{name}={shown(value)}: expected a span such as '30 days', in {units}, or a number for plain times"
+    )
+
+
+def read_span(name: str, value: str | int | None, unit: str | None) -> int | None:
+    """Returns a span in the unit of times.
+
+    Args:
+        name: Argument or configuration key, for messages.
+        value: A span such as `30 days`, or a number if times are plain numbers. 0 is
+            either.
+        unit: As `Graph.time_unit`.
+    """
+    if check_span(name, value) in (None, 0):
+        return value  # type: ignore[return-value]
+    if isinstance(value, int) != (unit is None):
+        expected = "a number, as times are numbers" if unit is None else "a span such as '30 days', as times are dates"
+        raise UserError(f"{name}={value}: expected {expected}")
+    match = _SPAN.fullmatch(str(value).strip())
+    return int(value) if match is None or unit is None else int(match[1]) * _SECONDS[match[2]] * UNITS[unit]  # type: ignore[arg-type]
 
 
 def _check_unit(unit: Any) -> str | None:

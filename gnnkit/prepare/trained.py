@@ -22,7 +22,7 @@ from gnnkit.prepare.times import degrees_before_split, rows_to_fit
 from gnnkit.prepare.transform import Fill, InputRows, InputTransform, Scale, warn_of_edges
 from gnnkit.result.folder import INPUTS
 from gnnkit.utils.documents import read_object
-from gnnkit.utils.ranges import MAX_COUNT, shown_names, switch, whole
+from gnnkit.utils.ranges import MAX_COUNT, shown, shown_names, switch, whole
 from gnnkit.utils.storage import write_atomically
 
 DEGREE = "log of in-edges"  # name of the column of `with_degree`
@@ -47,6 +47,7 @@ class Inputs:
     label_classes: list[str] | None = None  # [k] classes of the last k columns (`label_inputs`). None: no such columns
     type_sizes: list[int] | None = None  # nodes of each type, in the order of ids. None: saved by an earlier version
     edge_weight: bool | None = None  # whether edges have weights. None: saved by an earlier version
+    edge_classes: list[str] | None = None  # of edge labels, in order. None: no labels, numbers or an earlier version
     degree: bool = False  # whether the last feature column is `with_degree`'s, which data does not have
 
     @classmethod
@@ -64,6 +65,7 @@ class Inputs:
             node_types=None if graph.node_types is None else [name for name, _ in graph.node_types],
             type_sizes=list(graph.schema.type_sizes),
             edge_weight=graph.csc.weight is not None,
+            edge_classes=_edge_classes(graph),
         )
 
     @classmethod
@@ -95,7 +97,7 @@ class Inputs:
     @property
     def all_names(self) -> tuple[list[str] | None, ...]:
         columns = self.features, self.edge_features, self.category_of, self.edge_category_of, self.label_classes
-        return *columns, self.edge_types, self.node_types
+        return *columns, self.edge_classes, self.edge_types, self.node_types
 
     @property
     def transform(self) -> InputTransform:
@@ -211,6 +213,37 @@ def _classes_of(graph: Graph) -> list[str]:
     return [*map(str, graph.class_names or range(graph.num_classes))]
 
 
+def _edge_classes(graph: Graph) -> list[str] | None:
+    """Returns the names or numbers of the classes of edges, None for other labels."""
+    if graph.edge_labels is None or graph.edge_labels.dtype.kind != "i":
+        return None
+    return [*map(str, graph.edge_class_names or range(int(graph.edge_labels.max(initial=-1)) + 1))]
+
+
+def _with_known_labels(graph: Graph, classes: list[str] | None) -> Graph:
+    """Returns the graph with edge labels in the trained classes, unknown if it has none.
+
+    Raises `UserError` for another class.
+    """
+    names = _edge_classes(graph)
+    if names == classes and graph.edge_labels is not None:
+        return graph
+    if graph.edge_labels is None:
+        unknown = np.full(graph.num_edges, np.nan) if classes is None else np.full(graph.num_edges, -1)
+        return graph.evolve(edge_labels=unknown, edge_class_names=classes)
+    if names is None or classes is None:
+        return graph
+    labels = graph.edge_labels
+    for number in np.unique(labels[labels >= 0]):
+        if names[number] not in classes:
+            raise UserError(
+                f"dataset.edge_label: an edge has the class {shown(names[number])}, and the model knows "
+                f"{shown_names(classes)}: leave its label empty, or train again"
+            )
+    places = np.array([classes.index(name) if name in classes else -1 for name in names] + [-1])
+    return graph.evolve(edge_labels=places[labels], edge_class_names=classes)
+
+
 def _with_labels(graph: Graph, classes: list[str] | None) -> Graph:
     """Appends the training nodes' one-hot labels to the features, if models read them.
 
@@ -279,6 +312,8 @@ def read_columns(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Gr
         changes = settings.read_otherwise if settings.dataset.origin != "Python" else ()
         _warn_of_differences(facts, Inputs.of(graph, settings.inputs), folder, changes)
         graph, transform, text = facts.ordered(graph, folder), facts.transform, facts.text
+        if settings.task.arguments.get("label_delay") is not None:
+            graph = _with_known_labels(graph, facts.edge_classes)
         table = NumericTable.of_nodes(graph)
         rows = transform.read(table, folder)
         lines = [*transform.fill.describe(table), *rows.describe_clipped()]

@@ -27,7 +27,7 @@ from gnnkit.sampler.loaded_batch import LoadedBatch
 from gnnkit.sampler.neighbor import NeighborSampler
 from gnnkit.sampler.sharding import Sharding
 from gnnkit.sampler.tables import Tables
-from gnnkit.sampler.timed_seeds import TimedSeeds, check_untyped, in_time
+from gnnkit.sampler.timed_seeds import TimedSeeds, check_untyped
 from gnnkit.sampler.typed_tables import UNNAMED, TypedSource, TypedTables, names_a_type
 from gnnkit.utils import storage
 from gnnkit.utils.checks import MAX_THREADS, array, int64s, whole
@@ -142,7 +142,7 @@ class Loader:
         sampler = _read_sampler(sampler)
         if sampler.time != "none":
             check_untyped(graph, seeds, sampler.time)
-            graph = in_time(as_untyped(graph), sampler.time)
+            graph = as_untyped(graph)
         source = _Source.of(graph, seeds, features, labels)
         self._rows, self.csc, self.tables, self.seeds = source.rows, source.csc, source.tables, source.seeds
         self.seed = whole("seed", seed)

@@ -236,6 +236,7 @@ class Targets(TaskRows):
     features: Floats | None = None  # [n, edge_width] the edges' features
     time: Times | None = None  # [n] in the data's unit. None: the data have no times
     relation: LinkRelation | None = None  # the relation of the edges. None: edges of all relations
+    time_unit: str | None = None  # as `Graph.time_unit`
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -295,7 +296,7 @@ class Targets(TaskRows):
         return [f"edges: {np.count_nonzero(self.labelled):,} of {len(self):,} have a label ({counts})"]
 
     def save(self, folder: Path) -> None:
-        save_rows(self, folder, _ARRAYS, ("num_classes",))
+        save_rows(self, folder, _ARRAYS, ("num_classes", "time_unit"))
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, Any], meta: dict[str, Any]) -> Targets:
@@ -303,6 +304,7 @@ class Targets(TaskRows):
         rows = cls(
             num_classes=whole("num_classes", meta["num_classes"], 0, MAX_COUNT),
             relation=LinkRelation.of_plain(meta["relation"]),
+            time_unit=meta.get("time_unit"),
             **{name: arrays.get(name) for name in _ARRAYS},  # type: ignore[arg-type]
         )
         for name in ("ids", "label", "split", *{"positions"}.intersection(arrays)):
@@ -314,7 +316,7 @@ class Targets(TaskRows):
         return rows
 
 
-_ARRAYS = tuple(field.name for field in fields(Targets) if field.name not in ("num_classes", "relation"))
+_ARRAYS = tuple(field.name for field in fields(Targets) if field.name not in ("num_classes", "relation", "time_unit"))
 
 
 def save_rows(rows: TaskRows, folder: Path, arrays: Sequence[str], scalars: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, MiniBatch, RelationGroups
-from gnnkit.graph.edge_order import in_time_order
+from gnnkit.graph.edge_order import visible_from
 from gnnkit.graph.times import ALWAYS, NEVER, Times, to_unit
+from gnnkit.graph.types import take
 from gnnkit.sampler.base import NativeSampler
 from gnnkit.sampler.typed_tables import names_a_type
 from gnnkit.utils.checks import int64s
@@ -20,13 +22,22 @@ from gnnkit.utils.checks import int64s
 class TimedSeeds:
     """Draws a loader's batches by time, as a sampler written in Python."""
 
-    def __init__(self, sampler: NativeSampler, times: Times) -> None:
-        """Stores the sampler, and the time of each node [num_nodes] that is a seed."""
+    def __init__(self, sampler: NativeSampler, times: Times, graph: Graph) -> None:
+        """Stores the sampler, the time of each seed, and the edges by time.
+
+        Args:
+            sampler: The loader's sampler.
+            times: [num_nodes] time of each node that is a seed.
+            graph: The graph.
+        """
         self._sampler, self._times = copy.copy(sampler), times
         self._sampler.threads = sampler.threads or 1  # the loader's threads sample one batch each
+        self._csc, self._edge_ids = _by_time(graph)
 
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
-        return self._sampler.sample(graph, seeds, key=key, times=self._times[seeds])
+        batch = self._sampler.sample(self._csc, seeds, key=key, times=self._times[seeds])
+        ids = [None if block.edge_ids is None else self._edge_ids[block.edge_ids] for block in batch.blocks]
+        return replace(batch, blocks=[replace(block, edge_ids=of) for block, of in zip(batch.blocks, ids, strict=True)])
 
     @classmethod
     def of(cls, sampler: Any, graph: Any, seeds: Ids, times: npt.ArrayLike | None) -> TimedSeeds | None:
@@ -46,6 +57,8 @@ class TimedSeeds:
                     f"times: {type(sampler).__name__} reads none: use sampler.time=strict, as in time='strict'"
                 )
             return None
+        if graph.edge_time is None and graph.node_time is None:
+            raise UserError(f"sampler.time={sampler.time}: the graph has no times: pass a Graph with edge_time")
         by_node = np.full(graph.num_nodes, ALWAYS) if graph.node_time is None else graph.node_time
         if times is not None:
             by_node = np.full(graph.num_nodes, ALWAYS)
@@ -56,7 +69,7 @@ class TimedSeeds:
                 f"sampler.time={sampler.time}: {np.count_nonzero(is_missing):,} of {len(seeds):,} seeds have no time: pass "
                 "times=, one for each seed, or a graph with node_time"
             )
-        return cls(sampler, by_node)
+        return cls(sampler, by_node, graph)
 
 
 def check_untyped(graph: Any, seeds: Any, time: str) -> None:
@@ -69,13 +82,11 @@ def check_untyped(graph: Any, seeds: Any, time: str) -> None:
         )
 
 
-def in_time(graph: Graph, time: str) -> Graph:
-    """Returns the graph with the in-edges of each node sorted by time.
-
-    Raises `UserError` for a graph without times.
-    """
-    if graph.edge_time is None and graph.node_time is None:
-        raise UserError(f"sampler.time={time}: the graph has no times: pass a Graph with edge_time")
-    graph = in_time_order(graph)
-    csc = graph.csc
-    return graph.derive(csc=CSC.trusted(csc.indptr, csc.indices, csc.weight, csc.num_sources, graph.edge_time))
+def _by_time(graph: Graph) -> tuple[CSC, Ids]:
+    """Returns the edges in the order of `in_time_order`, and their ids in the graph."""
+    csc, since = graph.csc, visible_from(graph)
+    positions = np.arange(graph.num_edges) if graph.edge_positions is None else graph.edge_positions
+    dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
+    order = np.lexsort((positions, since, dst))
+    weight = take(csc.weight, order)
+    return CSC.trusted(csc.indptr, csc.indices[order], weight, csc.num_sources, since[order]), order

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -15,47 +17,57 @@ LAST = 10  # labels that are averaged
 _LEAST = 1e-9  # share of a class without labels, whose logarithm is finite
 
 
-def earlier_labels(
-    nodes: Ids, times: Times, ends: Ids, edge_times: Times, labels: npt.NDArray[np.floating], last: int | None = LAST
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Averages the labels of the last edges of each node before a time.
+class EarlierLabels:
+    """The labels of the edges of each node, in order of time.
 
-    Edges at the time itself are later. Among equal times, later edges of the list are
-    the last ones. The label of an edge without a time is never read, and a node without
-    a time has no earlier labels. Results depend on the node's own earlier edges alone.
-
-    Args:
-        nodes: [k] nodes.
-        times: [k] their times, with `ALWAYS` or `NEVER` for none.
-        ends: [n] the node that each edge belongs to, such as its destination.
-        edge_times: [n] the edges' times.
-        labels: [n, outputs] numbers, or a column of 0 and 1 for each class. NaN where
-            unknown. Edges with NaN alone are skipped.
-        last: Number of labels to average. If None, all.
-
-    Returns:
-        Means over the known numbers [k, outputs], NaN without any, and the number of
-        edges that are averaged [k], at most `last`.
+    Equal times do not see each other: edges at a time itself are later. Among them,
+    later edges of the list are the last ones. The label of an edge without a time is
+    never read. Results depend on the node's own earlier edges alone.
     """
-    history = np.flatnonzero((edge_times != ALWAYS) & (edge_times != NEVER) & ~np.isnan(labels).all(1))
-    history = history[np.lexsort((edge_times[history], ends[history]))]  # by node, then by time
-    moments = np.unique(edge_times[history])
-    codes = ends[history].astype(np.int64) * (len(moments) + 1) + np.searchsorted(moments, edge_times[history])
-    first = nodes.astype(np.int64) * (len(moments) + 1)
-    begin, end = (np.searchsorted(codes, first + place) for place in (0, np.searchsorted(moments, times)))
-    counts = np.where((times == ALWAYS) | (times == NEVER), 0, end - begin)
-    values = np.hstack([np.nan_to_num(labels[history]), ~np.isnan(labels[history])])
-    sums = np.zeros((len(nodes), values.shape[1]))
-    if last is None:
-        reached, values = np.flatnonzero(counts), _running_sums(values, ends[history])
-        sums[reached] = values[end[reached] - 1]
-    else:
-        counts = np.minimum(counts, last)
-        for lag in range(1, last + 1):
+
+    def __init__(self, ends: Ids, times: Times, labels: npt.NDArray[np.floating]) -> None:
+        """Sorts the labels.
+
+        Args:
+            ends: [n] the node that each edge belongs to, such as its destination.
+            times: [n] the edges' times, with `ALWAYS` or `NEVER` for none.
+            labels: [n, outputs] numbers, or a column of 0 and 1 for each class. NaN
+                where unknown. Edges with NaN alone are skipped.
+        """
+        history = np.flatnonzero((times != ALWAYS) & (times != NEVER) & ~np.isnan(labels).all(1))
+        history = history[np.lexsort((times[history], ends[history]))]  # by node, then by time
+        self._moments, places = np.unique(times[history], return_inverse=True)
+        self._codes = ends[history].astype(np.int64) * (len(self._moments) + 1) + places
+        self._ends, self._labels = ends[history], labels[history]
+
+    def means(self, nodes: Ids, times: Times, last: int | None = LAST) -> npt.NDArray[np.float64]:  # [k, outputs]
+        """Averages the known labels of each node before a time, NaN without any.
+
+        Args:
+            nodes: [k] nodes.
+            times: [k] the times, with `ALWAYS` or `NEVER` for none. Nothing is earlier.
+            last: Number of latest edges to average. If None, all.
+        """
+        first = nodes.astype(np.int64) * (len(self._moments) + 1)
+        begin, end = (np.searchsorted(self._codes, first + at) for at in (0, np.searchsorted(self._moments, times)))
+        counts = np.where((times == ALWAYS) | (times == NEVER), 0, end - begin)
+        sums, num_known = np.zeros((2, len(nodes), self._labels.shape[1]))
+        if last is None:
+            reached = np.flatnonzero(counts)
+            for total, running in zip((sums, num_known), self._running, strict=True):
+                total[reached] = running[end[reached] - 1]
+        for lag in range(1, (last or 0) + 1):
             reached = np.flatnonzero(counts >= lag)
-            sums[reached] += values[end[reached] - lag]
-    sums, num_known = np.split(sums, 2, 1)
-    return np.divide(sums, num_known, out=np.full_like(sums, np.nan), where=num_known > 0), counts
+            values = self._labels[end[reached] - lag]
+            sums[reached] += np.nan_to_num(values)
+            num_known[reached] += ~np.isnan(values)
+        return np.divide(sums, num_known, out=np.full_like(sums, np.nan), where=num_known > 0)
+
+    @cached_property
+    def _running(self) -> tuple[Floats, Floats]:
+        """Sums of labels, and of known ones, up to each edge."""
+        known = (~np.isnan(self._labels)).astype(np.float64)
+        return _running_sums(np.nan_to_num(self._labels), self._ends), _running_sums(known, self._ends)
 
 
 def _running_sums(values: Floats, nodes: Ids) -> Floats:  # [n, width]
@@ -87,7 +99,13 @@ def label_columns(label: Labels, num_classes: int) -> npt.NDArray[np.float64]:  
     return np.where(labelled(label)[:, None], columns, np.nan)
 
 
-def outputs_of_labels(edges: Targets, rows: Ids, width: int) -> Tensor | None:  # [k, width] float64
+def known_until(times: Times, delay: int) -> Times:  # [n]
+    """Returns the times before which labels are known, `ALWAYS` without a time."""
+    has_time = (times != ALWAYS) & (times != NEVER)
+    return np.where(has_time, np.maximum(times, ALWAYS + 1 + delay) - delay, ALWAYS)
+
+
+def outputs_of_labels(edges: Targets, rows: Ids, width: int, delay: int = 0) -> Tensor | None:  # [k, width] float64
     """Predicts the mean of the destination's last labels, else that of training.
 
     It reads all earlier labels, also held-out ones.
@@ -96,6 +114,7 @@ def outputs_of_labels(edges: Targets, rows: Ids, width: int) -> Tensor | None:  
         edges: All ranks' edges.
         rows: [k] positions of the edges to predict.
         width: Number of classes, or of numbers.
+        delay: Time after an edge at which its label is known.
 
     Returns:
         Numbers, or logarithms of the classes' shares. None if the edges have no times,
@@ -103,9 +122,9 @@ def outputs_of_labels(edges: Targets, rows: Ids, width: int) -> Tensor | None:  
     """
     if edges.time is None or edges.label.dtype.kind == "b":
         return None
-    columns = label_columns(edges.label, width)
-    destinations = edges.rows[:, 1]
-    means = earlier_labels(destinations[rows], edges.time[rows], destinations, edges.time, columns)[0]
+    columns, destinations = label_columns(edges.label, width), edges.rows[:, 1]
+    earlier = EarlierLabels(destinations, edges.time, columns)
+    means = earlier.means(destinations[rows], known_until(edges.time[rows], delay))
     train = columns[edges.of_split(Split.TRAIN)]
     usual = np.nansum(train, 0) / np.maximum((~np.isnan(train)).sum(0), 1)
     outputs = torch.from_numpy(np.where(np.isnan(means), usual, means))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, Split
 from gnnkit.graph.edge_columns import CONTEXT, REVERSE
 from gnnkit.graph.edge_order import visible_from
-from gnnkit.graph.times import ALWAYS, NEVER, Times, before_window, newest
+from gnnkit.graph.times import ALWAYS, NEVER, Times, before_window, check_span, newest, read_span
 from gnnkit.graph.types import offsets_of, take
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
@@ -25,7 +26,7 @@ from gnnkit.sampler.targets import LinkRelation, Targets, count_classes, targets
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import NodeTask
 from gnnkit.task.decoder import EdgeMLP
-from gnnkit.task.earlier_labels import LAST, earlier_labels, label_columns, outputs_of_labels
+from gnnkit.task.earlier_labels import LAST, EarlierLabels, known_until, label_columns, outputs_of_labels
 from gnnkit.task.link_relation import read_relation, relation_number
 from gnnkit.task.link_split import with_edges_before
 from gnnkit.utils.checks import Array
@@ -34,7 +35,6 @@ from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
 BASELINE = "last_labels"  # in names of figures, such as `test_last_labels_mae`
 NUM_COUNTS = 4  # columns that `inputs_of_head` adds
 NUM_MEANS = 8  # columns that it adds for each class or number, with `label_delay`
-_MAX_DELAY = 2**62
 _PIECE = 2**16  # rows whose moments are computed together
 _BATCH = 2**12  # edges whose outputs are computed together. A product's last bits depend on its number of rows
 
@@ -60,10 +60,11 @@ class LabelledEdges(NodeTask):
         edge_features: Whether the MLP reads the edges' features and counts.
         relation: Name of the relation of the edges, as for `LinkPrediction`. If None,
             the only one, or all edges for models that read no types.
-        label_delay: Time after an edge at which its label is known, in the unit of
-            times. For each end, the MLP then reads the mean labels of the edges out of
-            it and into it that are older than this, also of held-out edges: of the last
-            ten, and of all. If None, no labels.
+        label_delay: Time after an edge at which its label is known: 0, a span such as
+            "30 days" if times are dates, or a number of their unit. For each end, the
+            MLP then reads the mean labels of the edges out of it and into it that are
+            older than this, also of held-out edges: of the last ten, and of all. If
+            None, no labels.
     """
 
     pairs, noun, labels_nodes = True, "edge", False
@@ -75,15 +76,15 @@ class LabelledEdges(NodeTask):
         width: int = 64,
         edge_features: bool = True,
         relation: str | Sequence[str] | None = None,
-        label_delay: int | None = None,
+        label_delay: int | str | None = None,
     ) -> None:
         self.key = key
         self.width = whole("task.width", width, 1, MAX_WIDTH)
         self.edge_features = switch("task.edge_features", edge_features)
         self.relation = read_relation(relation)
-        self.label_delay = None if label_delay is None else whole("task.label_delay", label_delay, 0, _MAX_DELAY)
+        self.label_delay = check_span("task.label_delay", label_delay)
         if label_delay is not None:
-            age = f", older than {label_delay:,}" if label_delay else ""
+            age = f", older than {label_delay}" if label_delay else ""
             self.reads_labels = f"predictions read those of earlier edges{age}, also of held-out ones"
         self._sizes: tuple[int, int] | None = None  # outputs and edge features, set by `size_head`
         self._unit: tuple[Array, Array] | None = None  # mean and deviation of the features, set by `begin`
@@ -130,13 +131,16 @@ class LabelledEdges(NodeTask):
     def _with_features(self, graph: Graph, targets: Targets) -> Targets:
         parts = [_with_counts(targets, _after_newest(graph), self.window)] if self.edge_features else []
         if self.label_delay is not None:
+            key = f"task.label_delay={self.label_delay}"
             if graph.edge_time is None or graph.edge_labels is None:
                 needed = "times: dataset.time" if graph.edge_time is None else "known labels: dataset.edge_label"
                 raise UserError(
-                    f"task.label_delay={self.label_delay}: predictions read labels of earlier edges, so edges need {needed} "
-                    "names their column (null: read no labels)"
+                    f"{key}: predictions read labels of earlier edges, so edges need {needed} names their column (null: "
+                    "read no labels)"
                 )
             parts.append(_labels_before(targets, self.label_delay))
+            if np.isnan(parts[-1]).all():
+                warnings.warn(f"{key}: no label is known at the time of any edge: predictions read none", stacklevel=2)
         return replace(targets, features=np.hstack(parts) if parts else None)
 
     def num_outputs(self, num_classes: int) -> int:
@@ -192,7 +196,9 @@ class LabelledEdges(NodeTask):
 
     def _measure_labels(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         """Measures `outputs_of_labels` on held-out edges, by the task's metrics."""
-        earlier = outputs_of_labels(targets_of(worker.rows), worker.targets.ids, outputs.shape[1])
+        rows = targets_of(worker.rows)
+        delay = read_span("task.label_delay", self.label_delay, rows.time_unit) or 0
+        earlier = outputs_of_labels(rows, worker.targets.ids, outputs.shape[1], delay)
         if earlier is None:
             return {}
         task = copy.copy(self)  # without the model's scale and thresholds
@@ -210,10 +216,11 @@ class LabelledEdges(NodeTask):
             if baseline is None or name not in metrics:
                 continue
             gain = baseline - metrics[name] if self.is_lower_better(name) else metrics[name] - baseline
+            known = f"known, {self.label_delay} after their edge, at" if self.label_delay else "before"
             cure = "" if self.reads_labels else ": with task.label_delay=0, predictions read these labels"
             text = (
                 f"the model is worse than a rule that learns nothing: {name}={metrics[name]:.4g}, and the mean of the "
-                f"destination's last {LAST} labels before each edge has {baseline:.4g}{cure}"
+                f"destination's last {LAST} labels {known} each edge has {baseline:.4g}{cure}"
             )
             return [text, *lines] if gain < 0 else lines
         return lines
@@ -240,6 +247,7 @@ def edge_targets(graph: Graph, name: str | None) -> Targets:
         positions=positions[order],
         features=take(graph.edge_features, edges),
         time=take(graph.edge_columns.get("time"), edges),
+        time_unit=graph.time_unit,
         relation=None if number is None else LinkRelation(number, (number,)),
     )
 
@@ -248,7 +256,7 @@ def inputs_of_head(
     edges: Graph | Targets,
     relation: str | Sequence[str] | None = None,
     window: int | None = None,
-    label_delay: int | None = None,
+    label_delay: int | str | None = None,
 ) -> Floats:
     """Returns the inputs of the MLP besides embeddings, [n, edge_width + 4].
 
@@ -265,7 +273,8 @@ def inputs_of_head(
         relation: The relation of a graph's rows, as `task.relation` of the run.
         window: Age up to which edges are counted, as `sampler.window` of the run. Rows
             without a time are then as of the newest edge. If None, no limit.
-        label_delay: `task.label_delay` of the run.
+        label_delay: `task.label_delay` of the run. Labels of task=edge_regression must
+            then be floats.
     """
     if isinstance(edges, Targets):
         rows, later = edges, NEVER if edges.time is None else newest(edges.time) + 1
@@ -319,24 +328,26 @@ def _count_visible(pairs: Ids, time: Times, later: int, window: int | None) -> l
     return [count(codes, end.astype(np.int64)) for end in pairs.T for codes in occurrences]
 
 
-def _labels_before(rows: Targets, delay: int) -> Floats:  # [n, NUM_MEANS * num_classes]
+def _labels_before(rows: Targets, delay: int | str) -> Floats:  # [n, NUM_MEANS * num_classes]
     """Averages known labels of the edges out of and into each end, of the last and all.
 
+    Raises `UserError` for rows without times.
+
     Args:
-        rows: The rows, with times.
+        rows: The rows.
         delay: As for `LabelledEdges.label_delay`.
     """
-    assert rows.time is not None, "the task checks it"
-    has_time = (rows.time != ALWAYS) & (rows.time != NEVER)
-    known_until = np.where(has_time, np.maximum(rows.time, ALWAYS + 1 + delay) - delay, ALWAYS)
+    if rows.time is None:
+        raise UserError(f"label_delay={delay}: edges have no times, so no label is earlier: use None")
+    until = known_until(rows.time, read_span("task.label_delay", delay, rows.time_unit) or 0)
     labels = label_columns(rows.label, rows.num_classes)
-    means = [
-        earlier_labels(nodes, known_until, ends, rows.time, labels, last)[0]
-        for nodes in rows.rows.T
-        for ends in rows.rows.T
-        for last in (LAST, None)
-    ]
-    return np.hstack(means).astype(np.float32)
+    means = np.empty((2, 2, 2, *labels.shape), np.float32)  # by end, role in the edge, and whether all are averaged
+    for role, ends in enumerate(rows.rows.T):
+        earlier = EarlierLabels(ends, rows.time, labels)
+        for end, nodes in enumerate(rows.rows.T):
+            for place, last in enumerate((LAST, None)):
+                means[end, role, place] = earlier.means(nodes, until, last)
+    return means.transpose(3, 0, 1, 2, 4).reshape(len(rows), -1)
 
 
 def _padded(rows: Tensor) -> Tensor:  # [_BATCH, ...]

@@ -233,7 +233,7 @@ class EdgeClassification(LabelledEdges, NodeClassification):
         width: int = 64,
         edge_features: bool = True,
         relation: str | Sequence[str] | None = None,
-        label_delay: int | None = None,
+        label_delay: int | str | None = None,
         class_weights: str | Sequence[float] | None = AUTO,
         threshold: str | float | None = AUTO,
         calibration: str | None = AUTO,

@@ -138,7 +138,7 @@ class EdgeRegression(LabelledEdges, Regression):
         width: int = 64,
         edge_features: bool = True,
         relation: str | Sequence[str] | None = None,
-        label_delay: int | None = None,
+        label_delay: int | str | None = None,
         loss: str = "squared",
         scale: str = "standard",
     ) -> None:

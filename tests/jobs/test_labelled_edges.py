@@ -106,20 +106,22 @@ def test_predictions_read_earlier_labels_that_the_data_has(tmp_path: Path, task:
     graph, key = labelled_graph(task), "task.label_delay=0"
     graph = graph.evolve(edge_time=np.arange(graph.num_edges) % 50, edge_split=None).split_by_time([0.6, 0.2, 0.2])
     keys = [key, "model.aggregator=none"]  # a run's edges pass messages up to the split, a prediction's all
-    run = train(graph, tmp_path / "run", task, *keys, model="sage", write=["predictions"])
-    gnnkit.predict(run.folder, graph, folder=tmp_path / "again", workers=1, write=["predictions"], **KEYS)
-    rows = [np.load(tmp_path / folder / "predictions.npy") for folder in ("run", "again")]
+    run = train(graph, tmp_path / "run", task, *keys, model="sage", write=["logits"])
+    gnnkit.predict(run.folder, graph, folder=tmp_path / "again", workers=1, write=["logits"], **KEYS)
+    rows = [np.load(tmp_path / folder / "logits.npy") for folder in ("run", "again")]
     np.testing.assert_allclose(rows[0], rows[1], rtol=1e-9, atol=1e-11)
-    with pytest.raises(UserError, match=r"edges need known labels: dataset\.edge_label"):
-        gnnkit.predict(run.folder, graph.evolve(edge_labels=None, edge_split=None), folder=tmp_path / "third", **KEYS)
-    if task == "edge_classification":
-        for names, message in (
-            (["fine", "odd"], "class 1 is odd, and fraud in the model"),
-            (["a", "fine", "fraud"], "labels for 3 outputs"),
-        ):
-            other = graph.evolve(edge_class_names=names)
-            with pytest.raises(UserError, match=message):
-                gnnkit.predict(run.folder, other, folder=tmp_path / "fourth", **KEYS)
+    if task == "edge_classification":  # labels of the same classes in another order, and of another class
+        assert graph.edge_labels is not None
+        codes = np.where(graph.edge_labels < 0, -1, 2 - graph.edge_labels)
+        other = graph.evolve(edge_labels=codes, edge_class_names=["odd", "fraud", "fine"])
+        gnnkit.predict(run.folder, other, folder=tmp_path / "other", workers=1, write=["logits"], **KEYS)
+        np.testing.assert_allclose(rows[0], np.load(tmp_path / "other" / "logits.npy"), rtol=1e-9, atol=1e-11)
+        with pytest.raises(UserError, match="an edge has the class odd, and the model knows fine, fraud"):
+            gnnkit.predict(run.folder, graph.evolve(edge_class_names=["fine", "odd"]), folder=tmp_path / "odd", **KEYS)
+    unlabelled = graph.evolve(edge_labels=None, edge_split=None)
+    with pytest.warns(UserWarning, match="task.label_delay=0: no label is known at the time of any edge"):
+        gnnkit.predict(run.folder, unlabelled, folder=tmp_path / "third", workers=1, write=["logits"], **KEYS)
+    assert not np.array_equal(rows[0], np.load(tmp_path / "third" / "logits.npy"))
 
 
 class Net(nn.Module):

@@ -58,6 +58,16 @@ def test_a_batch_sees_the_edges_before_the_times_of_its_seeds(time: str, pick: s
     assert number_of_edges > N
 
 
+def test_edge_ids_are_those_of_the_graph() -> None:
+    source = graph()
+    for batch in load(source, times=NODE_TIME):
+        (block,) = batch.blocks[-1:]
+        nodes, sources = batch.input_nodes, batch.input_nodes[block.indices]
+        np.testing.assert_array_equal(source.csc.indices[block.edge_ids], sources)
+        rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
+        assert (source.edge_time[block.edge_ids] < NODE_TIME[nodes[rows]]).all()
+
+
 def test_times_are_those_of_nodes_unless_others_are_passed() -> None:
     by_node, by_seed = load(graph(node_time=NODE_TIME - 10)), load(graph(), times=NODE_TIME)
     for batch in by_node:

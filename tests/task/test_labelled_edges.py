@@ -329,7 +329,7 @@ def test_the_head_counts_the_edges_that_are_visible_at_each_rows_time(window: in
 
 
 @pytest.mark.parametrize("kind", ["numbers", "classes"])
-@pytest.mark.parametrize("delay", [0, 5, 2**62])
+@pytest.mark.parametrize("delay", [0, 5, 2**61])
 def test_the_head_reads_the_labels_that_are_known_at_each_rows_time(kind: str, delay: int) -> None:
     graph = timed_graph(kind)
     task = (EdgeRegression if kind == "numbers" else EdgeClassification)(label_delay=delay)
@@ -360,8 +360,22 @@ def test_no_label_is_read_without_times_or_labels_and_the_reason_names_the_keys(
         task.prepare(graph.evolve(edge_time=None, time_borders=None))
     with pytest.raises(UserError, match=r"edges need known labels: dataset.edge_label names their column"):
         task.prepare_known(replace(graph, edge_labels=None, edge_split=None))
-    with pytest.raises(UserError, match=r"task.label_delay=-1 must be"):
+    with pytest.raises(UserError, match=r"task.label_delay=-1: expected a span such as '30 days'"):
         EdgeClassification(label_delay=-1)
+
+
+def test_a_delay_in_days_is_the_same_in_every_unit_of_dates() -> None:
+    seconds = replace(timed_graph("classes"), time_unit="s")
+    assert seconds.edge_time is not None
+    seconds = replace(seconds, edge_time=43_200 * seconds.edge_time, time_borders=None)
+    nanoseconds = replace(seconds, edge_time=10**9 * seconds.edge_time, time_unit="ns")
+    columns = [inputs_of_head(graph, label_delay="2 days") for graph in (seconds, nanoseconds)]
+    np.testing.assert_array_equal(*columns)
+    assert not np.array_equal(columns[0], inputs_of_head(seconds, label_delay=0), equal_nan=True)
+    with pytest.raises(UserError, match="label_delay=2: expected a span such as '30 days', as times are dates"):
+        inputs_of_head(seconds, label_delay=2)
+    with pytest.raises(UserError, match="label_delay=2 days: expected a number, as times are numbers"):
+        inputs_of_head(timed_graph("classes"), label_delay="2 days")
 
 
 def test_labels_after_a_rows_time_change_no_input() -> None:

@@ -61,9 +61,7 @@ _LABELS = "by trials: predictions need the labels of training nodes, too"
 _DEGREE = "by trials: labels depend on the number of edges"
 _SKIP = "by trials: neighbours say little, so outputs read the node's row directly, too"
 _RECENT = "if they depend on recent edges, compare model=gin with sampler.time=window (docs/howto/labelled-edges.md)"
-_KNOWN = (
-    "reads labels of earlier edges, as if known at once. If not: the time until they are known, or null to read none"
-)
+_KNOWN = "reads labels of earlier edges, as known at once. If later: such as 30 days. null: reads none"
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections with a YAML file per option
 
 

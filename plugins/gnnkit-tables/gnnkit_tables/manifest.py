@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Self
 import yaml
 
 from gnnkit.errors import UserError
-from gnnkit.graph.times import UNITS
+from gnnkit.graph.times import check_span
 from gnnkit.utils.documents import read_yaml
 from gnnkit.utils.ranges import one_line, one_of, shown, shown_names, whole
 
@@ -27,8 +26,6 @@ _RELBENCH = {
     "dst_entity_col": "label",
     "time_col": "time",
 }
-_SPAN = re.compile(r"(\d{1,9})\s*(second|minute|hour|day|week)s?")
-_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 Reasons = Mapping[tuple[str, ...], str]  # why a line of the manifest is as it is, by its path
 
 
@@ -237,7 +234,7 @@ def _read_task(place: str, value: Any) -> TaskSpec:
         _names(f"{place}.entity", entry["entity"]),
         str(_name(f"{place}.label", entry["label"])),
         _name(f"{place}.time", entry.get("time")),
-        _check_span(f"{place}.horizon", entry.get("horizon")),
+        check_span(f"{FILE}, {place}.horizon", entry.get("horizon")),
         RANKING
         if target is not None
         else None
@@ -280,32 +277,6 @@ def _read_date(place: str, value: Any) -> str | int | None:
 
 def _read_count(place: str, value: Any) -> int | None:
     return None if value is None else whole(f"{FILE}, {place}", value, 1)
-
-
-def _check_span(place: str, value: Any) -> str | int | None:
-    """Returns a span such as `30 days`, or a number of units of plain times."""
-    is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
-    if value is None or is_number or (isinstance(value, str) and _SPAN.fullmatch(value.strip())):
-        return value  # type: ignore[no-any-return]
-    units = ", ".join(f"{unit}s" for unit in _SECONDS)
-    raise UserError(f"{FILE}, {place}={shown(value)}: expected a span such as '30 days', in {units}")
-
-
-def read_span(place: str, value: str | int | None, unit: str | None) -> int | None:
-    """Returns a span in the unit of times.
-
-    Args:
-        place: The entry's place in the manifest, for messages.
-        value: A span such as `30 days`, or a number if times are plain numbers.
-        unit: Of times that are dates. If None, plain numbers.
-    """
-    if value is None:
-        return None
-    if isinstance(value, int) != (unit is None):
-        expected = "a number, as times are numbers" if unit is None else "a span such as '30 days', as times are dates"
-        raise UserError(f"{FILE}, {place}={value}: expected {expected}")
-    match = _SPAN.fullmatch(str(value).strip())
-    return int(value) if match is None or unit is None else int(match[1]) * _SECONDS[match[2]] * UNITS[unit]
 
 
 def _mapping(place: str, value: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:

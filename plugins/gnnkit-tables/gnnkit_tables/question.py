@@ -18,14 +18,14 @@ from gnnkit_formats.table import Table
 
 from gnnkit.errors import UserError
 from gnnkit.graph.ids import nulls_of
-from gnnkit.graph.times import ALWAYS, NEVER, UNITS, Times, parse_time, show_time
+from gnnkit.graph.times import ALWAYS, NEVER, UNITS, Times, parse_time, read_span, show_time
 from gnnkit.launch.phases import say
 from gnnkit.utils.ranges import one_line, shown_names
 from gnnkit_tables.folder import SHARE, SPLIT
 from gnnkit_tables.keys import key_column
 from gnnkit_tables.lists import one_row_per_item
 from gnnkit_tables.lookahead import Lookahead
-from gnnkit_tables.manifest import FILE, Manifest, TaskSpec, read_span
+from gnnkit_tables.manifest import FILE, Manifest, TaskSpec
 
 _MAX_ROWS, _MAX_DATES, _MAX_SECONDS, _MAX_MESSAGE = 20_000_000, 100_000, 600, 300
 _DAY = 86_400
@@ -66,7 +66,7 @@ class Question:
             unit: Of times.
         """
         place = f"tasks.{name}"
-        horizon = read_span(f"{place}.horizon", spec.horizon, unit)
+        horizon = read_span(f"{FILE}, {place}.horizon", spec.horizon, unit)
         rows = np.concatenate([*times, np.empty(0, np.int64)])
         rows = rows[(rows != ALWAYS) & (rows != NEVER)]
         if not horizon or spec.time is None or not len(rows):

@@ -21,7 +21,7 @@ from gnnkit.graph.ids import numbers_of
 from gnnkit.graph.labels import labelled, unlabelled
 from gnnkit.graph.split import random_split
 from gnnkit.graph.time_split import TimeSplit, parts_of
-from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time
+from gnnkit.graph.times import ALWAYS, NEVER, Times, read_span, show_time
 from gnnkit.graph.types import Ids, Labels
 from gnnkit.launch.phases import say
 from gnnkit.utils.ranges import shown, shown_names
@@ -30,7 +30,7 @@ from gnnkit_tables.encode import Encoded, Mask
 from gnnkit_tables.folder import SHARE, SPLIT
 from gnnkit_tables.keys import KeyIndex, find_parents
 from gnnkit_tables.lists import Lists, Rule, read_items
-from gnnkit_tables.manifest import TaskSpec, read_span
+from gnnkit_tables.manifest import FILE, TaskSpec
 
 _SAME = 0.999  # share of training rows in which a column equals the label
 _FEW = 10  # entities with a training row below which equal columns are chance
@@ -190,7 +190,7 @@ def read_targets(name: str, spec: TaskSpec, table: Table, times: Times | None, d
         labels,
         class_names,
         np.zeros(len(rows), np.int8) if split is None else Split.of(split, len(rows)),
-        read_span(f"tasks.{name}.horizon", spec.horizon, database.unit),
+        read_span(f"{FILE}, tasks.{name}.horizon", spec.horizon, database.unit),
     )
     _check_values(targets, table, spec.label)
     _check_distinct(targets, table, database.unit)
@@ -230,7 +230,7 @@ def _read_lists(name: str, spec: TaskSpec, table: Table, rows: Ids, times: Times
     if (mixed := parts[places] != split[known]).any():
         row = int(known[mixed.argmax()])
         raise UserError(f"{table.name}, row {row}: rows of one list have different splits; use one split for each list")
-    horizon = read_span(f"tasks.{name}.horizon", spec.horizon, database.unit)
+    horizon = read_span(f"{FILE}, tasks.{name}.horizon", spec.horizon, database.unit)
     targets = Targets(
         name, spec.table, keys[:, 1], keys[:, 0], lists.sizes.astype(np.float64), None, parts, horizon, lists
     )
