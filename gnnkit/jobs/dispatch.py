@@ -97,5 +97,6 @@ def import_for_training() -> None:
     for name in _MODULES:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
-    # Lightning would import s3fs to learn that a local file is not in S3.
-    setattr(sys.modules["lightning.fabric.utilities.cloud_io"], "module_available", sys.modules.__contains__)  # noqa: B010
+    if (files := sys.modules.get("lightning.fabric.utilities.cloud_io")) is not None:
+        # Lightning would import s3fs to learn that a local file is not in S3.
+        setattr(files, "module_available", sys.modules.__contains__)  # noqa: B010

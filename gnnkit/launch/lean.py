@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -30,7 +30,9 @@ class Placeholder(ModuleType):
         if find_imported(self.__name__) is None:
             if name in _KNOWN[self.__name__]:
                 return _KNOWN[self.__name__][name]
-            if name.startswith("__") and name != "__version__":  # requested from every module in `sys.modules`
+            # inspect and warnings request such names of every module in `sys.modules`.
+            # Only a caller that wants the module itself requests its version.
+            if name.startswith("__") and name != "__version__":
                 raise AttributeError(name)
         return getattr(load(self.__name__), name)
 
@@ -41,8 +43,8 @@ class _Finder(MetaPathFinder, Loader):
     def __init__(self) -> None:
         self._missing = set(_KNOWN)  # modules that nothing has imported yet
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name in self._missing:
+    def find_spec(self, name: str, path: Any = None, target: object = None) -> ModuleSpec | None:
+        if name in self._missing and PathFinder.find_spec(name, path) is not None:  # it is installed
             return ModuleSpec(name, self, is_package=True)
         parent = name.rpartition(".")[0]
         if isinstance(sys.modules.get(parent), Placeholder):

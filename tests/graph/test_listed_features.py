@@ -38,12 +38,35 @@ def test_the_last_name_stands_for_all_further_cells(end: str, tmp_path: Path) ->
     assert graph.schema.node_types == (("user", len(np.unique(USER))), ("item", len(np.unique(ITEM))))
 
 
-def test_one_feature_keeps_the_name(tmp_path: Path) -> None:
-    (tmp_path / "edges.csv").write_text(f"{HEADER}\n0,0,1,0,0.5\n1,1,2,0,0.5\n")
-    assert EdgeFolder(str(tmp_path), time="timestamp").load().edge_feature_names == (
-        "state_label",
-        "comma_separated_list_of_features",
-    )
+SPACED = HEADER.replace(",", ", ")
+QUOTED = ",".join(f'"{name}"' for name in HEADER.split(","))
+
+
+@pytest.mark.parametrize(
+    ("text", "features"),
+    [
+        (f'{HEADER}\n"u,0",0,1,0,.5,2\n1,1,2,0,.5,2\n', 2),
+        (f'{HEADER}\n"u\n0",0,1,0,.5,2\n1,1,2,0,.5,2\n', 2),
+        (f"{QUOTED}\n0,0,1,0,.5,2\n1,1,2,0,.5,2\n", 2),
+        (f"{SPACED}\n0,0,1,0,.5,2\n1,1,2,0,.5,2\n", 2),
+        (f"\ufeff{HEADER}\n\n0,0,1,0,.5,2\n1,1,2,0,.5,2\n", 2),
+        (f"{HEADER}\n0,0,1,0,.5\n1,1,2,0,.5\n", 1),
+        (f"{HEADER}\n0,0,1,0\n1,1,2,0\n", 0),
+    ],
+    ids=["comma", "line break", "quoted header", "blanks", "empty line", "one", "none"],
+)
+def test_features_are_counted_in_cells_of_the_first_row(text: str, features: int, tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text(text)
+    graph = EdgeFolder(str(tmp_path), time="timestamp").load()
+    assert graph.edge_feature_names == ("state_label", *(f"feature_{number}" for number in range(features)))
+    np.testing.assert_array_equal(graph.edge_features, [[0, 0.5, 2][: features + 1]] * 2)
+    assert graph.schema.node_types == (("user", 2), ("item", 2))
+
+
+def test_a_name_too_long_for_the_counting_of_cells_is_read(tmp_path: Path) -> None:
+    name = "x" * 200_000
+    (tmp_path / "edges.csv").write_text(f"src,dst,{name}\n0,1,.5\n")
+    assert EdgeFolder(str(tmp_path)).load().edge_feature_names == (name,)
 
 
 def test_rows_of_other_lengths_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 from gnnkit import plugins
@@ -38,3 +41,14 @@ def test_keys_of_plugins_are_checked_whether_or_not_a_job_reads_them(job: str, w
     for call in (dispatch.check, dispatch.start):
         with pytest.raises(UserError, match=f"^{WRONG[wrong]}"):
             call(order)
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_imports_for_training_are_optional(imported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SimpleNamespace(module_available=None)
+    monkeypatch.setattr(dispatch, "_MODULES", ("no_such_module",))
+    monkeypatch.setitem(sys.modules, "lightning.fabric.utilities.cloud_io", files)
+    if not imported:
+        del sys.modules["lightning.fabric.utilities.cloud_io"]
+    dispatch.import_for_training()
+    assert (files.module_available == sys.modules.__contains__) == imported

@@ -45,6 +45,8 @@ SERVED: dict[str, Any] = {
     "strategy": "preset_workload",
     "sync": {"name": "parameter_server", "servers": 1},
 }
+LOCAL: dict[str, Any] = {"strategy": {"name": "vertex_centric", "local_iterations": 2}}
+JOINT: dict[str, Any] = {**SAMPLED, "strategy": {"name": "joint_sample", "batch_size": 9}, "trainer": {}}
 
 
 def siblings() -> list[int]:
@@ -105,6 +107,8 @@ CASES = {
     "full": FULL,
     "sampled": SAMPLED,
     "served": SERVED,
+    "joint": JOINT,
+    "local": LOCAL,
     "threads": {**FULL, "comm": "threads"},
     "parts": {**FULL, "comm": "threads", "parts": 5, "workers": 2},
 }
@@ -197,7 +201,7 @@ def test_a_run_whose_ranks_are_killed_ends_as_an_unbroken_one(
 @pytest.mark.exhaustive
 @few(
     "case,victim,step",
-    [("sampled", 1, 9), ("served", 3, 5), ("threads", 0, 5), ("parts", 1, 5)],
+    [("sampled", 1, 9), ("served", 3, 5), ("joint", 2, 3), ("local", 1, 5), ("threads", 0, 5), ("parts", 1, 5)],
     default=(("threads", 0, 5),),
 )
 def test_each_way_of_training_goes_on_to_the_bit(tmp_path: Path, base: Path, case: str, victim: int, step: int) -> None:

@@ -16,7 +16,7 @@ RUN = ["strategy=vertex_centric", "workers=2", "comm=threads", "trainer.max_epoc
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@few("query", ["sig", "X-Amz-Signature"], default=("sig",))
+@few("query", ["sig", "X-Amz-Signature", "token", "password"], default=("sig",))
 def test_no_file_of_a_run_shows_a_secret(query: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / f"graph?{query}={SECRET}"
     check_graph().save(root)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +114,31 @@ def test_a_function_is_kept_from_the_compiler_once_there_is_one(monkeypatch: pyt
     compiler: Any = SimpleNamespace(disable=lambda function, recursive: lambda text: disable[recursive](function(text)))
     lean._modules[lean.COMPILER] = compiler
     assert [each("7") for each in functions] == [8, 9]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_only_installed_modules_have_placeholders(
+    installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if installed:
+        (tmp_path / "boto3.py").write_text("__version__ = '7'\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(lean, "_modules", {})
+    monkeypatch.setitem(sys.modules, "boto3", None)  # restored afterwards
+    del sys.modules["boto3"]
+    sys.meta_path.insert(0, lean._Finder())
+    assert (importlib.util.find_spec("boto3") is not None) == installed
+    if not installed:
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("boto3")
+        return
+    module = importlib.import_module("boto3")
+    assert isinstance(module, lean.Placeholder)
+    assert not hasattr(module, "__file__")
+    assert lean.find_imported("boto3") is None
+    assert module.__version__ == "7"
+    assert lean.find_imported("boto3") is sys.modules["boto3"] is not module
 
 
 def test_stand_ins_come_before_the_checks_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,7 @@ def train(folder: Path, max_epochs: int, seconds: float = 0.0, **keys: Any) -> A
 @pytest.mark.parametrize(
     ("number", "keys"),
     [
+        exhaustive((signal.SIGINT, {})),
         exhaustive((signal.SIGTERM, SAMPLED)),
         (signal.SIGTERM, {"comm": "threads"}),
         exhaustive((signal.SIGINT, {"sync": {"name": "parameter_server", "servers": 1}})),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -171,10 +173,11 @@ def check_shape(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool
 def _read_csv(path: Path, ids: Sequence[str], label: str | None, *, narrow: bool) -> pa.Table:
     check_encoding(path, path.name)
     check_header(path)
+    header = pyarrow.csv.ReadOptions(**header_options(path))
     types = dict.fromkeys([*ids, *filter(None, [label])], pa.string())
     try:
         options = pyarrow.csv.ConvertOptions(column_types=types)
-        table = pyarrow.csv.read_csv(path, _read_options(path), parse_options(path), options)
+        table = pyarrow.csv.read_csv(path, header, parse_options(path), options)
     except pa.ArrowException:
         check_utf8(path, path.name)
         raise
@@ -193,20 +196,22 @@ def _read_csv(path: Path, ids: Sequence[str], label: str | None, *, narrow: bool
     return table
 
 
-def _read_options(path: Path) -> pyarrow.csv.ReadOptions:
-    """Returns the options for a header whose last name may stand for several columns.
+def header_options(path: Path) -> dict[str, Any]:
+    """Returns `ReadOptions` for a header whose last name stands for further cells.
 
     So are the events of JODIE and of the Temporal Graph Benchmark written.
     """
-    delimiter = parse_options(path).delimiter.encode()
-    with open_bytes(path) as file:
-        names = file.readline(_MAX_HEADER).decode(errors="replace").strip().split(delimiter.decode())
-        num_cells = file.readline(_MAX_HEADER).count(delimiter) + 1
-    if names[-1] != _LIST or num_cells <= len(names):
-        return pyarrow.csv.ReadOptions()
-    check_width(path.name, num_cells)
-    features = [f"feature_{number}" for number in range(num_cells - len(names) + 1)]
-    return pyarrow.csv.ReadOptions(column_names=[*names[:-1], *features], skip_rows=1)
+    names, cells = list[str](), list[str]()
+    with open_bytes(path) as file, suppress(csv.Error, EOFError):  # pyarrow reports damaged files
+        text = io.TextIOWrapper(file, "utf-8-sig", "replace")
+        rows = csv.reader(iter(lambda: text.readline(_MAX_HEADER), ""), delimiter=parse_options(path).delimiter)
+        names = [name.strip() for name in next(rows, [])]
+        cells = next(filter(None, rows), []) if names[-1:] == [_LIST] else []
+    if not cells:
+        return {}
+    check_width(path.name, len(cells))
+    features = [f"feature_{number}" for number in range(len(cells) - len(names) + 1)]
+    return {"column_names": [*names[:-1], *features], "skip_rows": 1}
 
 
 def infer_column(text: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:

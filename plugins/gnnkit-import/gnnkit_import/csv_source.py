@@ -16,7 +16,7 @@ from gnnkit_formats.columns import Names, Types
 from gnnkit_formats.encoding import check_encoding, check_utf8
 from gnnkit_formats.pieces import WHOLE, TableShare
 from gnnkit_formats.table import Table
-from gnnkit_formats.table_files import check_header, explain_comment, infer_column, parse_options
+from gnnkit_formats.table_files import check_header, explain_comment, header_options, infer_column, parse_options
 
 from gnnkit.errors import UserError
 from gnnkit.graph.ids import numbers_of
@@ -162,7 +162,7 @@ class CsvSource(FileColumns):
         return UserError(f"{self._names[path]}{place}: {_CSV_LINE.sub('', message)}{explain_comment(path)}")
 
     def _opened(self, window: Window, block: int, types: Mapping[str, pa.DataType], *, threads: bool) -> Any:
-        names = self._options if window.start == 0 else {"column_names": self._header}
+        names = {"column_names": self._header} if window.start else self._options or header_options(window.path)
         return pyarrow.csv.open_csv(
             window.open(),
             pyarrow.csv.ReadOptions(use_threads=threads, block_size=block, **names),

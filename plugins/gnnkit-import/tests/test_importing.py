@@ -640,6 +640,18 @@ def test_a_column_has_the_type_that_the_whole_csv_has(
     assert csv_source.CsvSource([path], tmp_path, {}).types() == whole
 
 
+@pytest.mark.parametrize("group", [ALONE, SequentialGroup(3)])
+def test_the_last_name_of_a_header_stands_for_all_further_cells(group: WorkGroup, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    rows = "".join(f"{row % 7},{row % 5},{row},{row % 2},{row / 8},-1\n" for row in range(60))
+    header = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n"
+    (tmp_path / "data/edges.csv").write_text(header + rows)
+    options: dict[str, Any] = {"time": "timestamp", "ignore": ["state_label"], "bipartite": False}
+    work = imported(tmp_path / "data", tmp_path / "work", TINY, group, **options)
+    assert Graph.load(work).edge_feature_names == ("feature_0", "feature_1")
+    assert digests_of(work) == digests_of(saved(tmp_path / "data", tmp_path / "saved", **options))
+
+
 def test_text_of_a_csv_needs_a_table_of_nodes_and_tables_may_have_other_names(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/calls.csv").write_text("src,dst\na7,b\n")
