@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from fastapi.testclient import TestClient
+from gnnkit_serve import served_edges
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 import gnnkit
+from gnnkit import jobs
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from tests.runs import BARE, within_process
@@ -282,3 +288,22 @@ def test_a_changed_run_is_not_answered(tmp_path: Path) -> None:
     served = client(run, replace(graph_of("classes")))
     (run / "inputs.json").write_text("{}")
     assert served.post("/predict_edges", json={"edges": [["n1", "n2"]]}).status_code == 409
+
+
+def test_applications_in_one_process_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = train(graph_of("classes"), tmp_path / "run", "edge_classification")
+    applications = [client(run, graph_of("classes")) for _ in range(2)]
+    edge, start, together = {"source": "n1", "destination": "n2", "features": [9.5]}, jobs.start, Barrier(2)
+
+    def meet(order: jobs.Order) -> Any:
+        with suppress(BrokenBarrierError):
+            together.wait(0.5)
+        return start(order)
+
+    monkeypatch.setattr(served_edges.jobs, "start", meet)
+    streams = sys.stdout, sys.stderr
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(answered, served, "/predict_edges", edges=[edge]) for served in applications]
+    assert asked[0].result().equals(asked[1].result())
+    assert (sys.stdout, sys.stderr) == streams
+    assert together.broken
