@@ -35,7 +35,7 @@ from gnnkit.errors import UserError
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_line, shown
 from gnnkit_serve.new_nodes import FeatureCell, NewEdge, NewNode
-from gnnkit_serve.served import ServedRun
+from gnnkit_serve.served import ChangedError, ServedRun
 from gnnkit_serve.served_edges import ServedEdges
 
 MAX_IDS, MAX_NEW, MAX_EDGES = 10_000, 1_000, 100_000  # of a request
@@ -239,12 +239,13 @@ class _Answers:
         return answer
 
     def _answer(self, form: type[Body], content: bytes, compute: Callable[[Body], list[Json]]) -> Json:
-        if change := self._run.changed():
-            raise HTTPException(409, f"{change}: restart the server")
         try:
+            self._run.check_unchanged()
             with self._reading:
                 body = form.model_validate_json(content)
             return {"predictions": compute(body)}
+        except ChangedError as error:
+            raise HTTPException(409, f"{error}: restart the server") from None
         except ValidationError as error:
             raise HTTPException(422, _describe(error)) from None
         except KeyError as error:

@@ -47,6 +47,10 @@ _READ = (weights.FILE, CONFIG_FILE, INPUTS, LABELS, CLASSES)  # files of the run
 ONE_CALL = threading.Lock()  # of the process, because calls replace its output and torch's number of threads
 
 
+class ChangedError(Exception):
+    """The run or its data has changed since the start."""
+
+
 class Served:
     """Predictions of a run by id: the rows that `job=predict` has written."""
 
@@ -86,6 +90,11 @@ class Served:
     def changed(self) -> str:
         """Describes a change of the run or its data since the start, or returns ""."""
         return self._files.changed()
+
+    def check_unchanged(self) -> None:
+        """Raises `ChangedError` if the run or its data has changed since the start."""
+        if change := self.changed():
+            raise ChangedError(change)
 
     def predict(self, ids: Sequence[NodeId]) -> list[Json]:
         """Returns a row per id. Raises `KeyError` for an unknown id."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
@@ -307,3 +308,33 @@ def test_applications_in_one_process_take_turns(tmp_path: Path, monkeypatch: pyt
     assert asked[0].result().equals(asked[1].result())
     assert (sys.stdout, sys.stderr) == streams
     assert together.broken
+
+
+@pytest.mark.parametrize("moment", ["waiting", "computing", "failing"])
+def test_a_run_that_changes_during_a_request_is_not_answered(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train(graph_of("classes"), tmp_path / "run", "edge_classification")
+    served, weights, start = client(run, graph_of("classes")), run / "model.safetensors", jobs.start
+    edge = {"source": "n1", "destination": "n2", "features": [9.5]}
+    answered(served, "/predict_edges", edges=[edge])
+    started: list[jobs.Order] = []
+
+    class Waiting(nullcontext[None]):
+        def __enter__(self) -> None:
+            os.utime(weights, (0, 0))
+
+    def change(order: jobs.Order) -> Any:
+        started.append(order)
+        if moment == "failing":
+            weights.unlink()
+        else:
+            os.utime(weights, (0, 0))
+        return start(order)
+
+    if moment == "waiting":
+        monkeypatch.setattr(served_edges, "ONE_CALL", Waiting())
+    monkeypatch.setattr(served_edges.jobs, "start", change)
+    response = served.post("/predict_edges", json={"edges": [edge]})
+    assert (response.status_code, "model.safetensors has changed" in response.text) == (409, True)
+    assert len(started) == (moment != "waiting")
