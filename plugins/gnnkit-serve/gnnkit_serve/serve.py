@@ -32,6 +32,7 @@ from pydantic import (
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gnnkit.errors import UserError
+from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_line, shown
 from gnnkit_serve.new_nodes import FeatureCell, NewEdge, NewNode
@@ -111,7 +112,7 @@ _WHICH = Discriminator(
 class LabelledEdge(Edge):
     """An edge to predict."""
 
-    time: StrictInt | Name | None = None
+    time: Annotated[StrictInt, Field(gt=ALWAYS, lt=NEVER)] | Name | None = None
 
 
 _NewForms = Annotated[tuple[NodeId, NodeId], Tag("pair")] | Annotated[LabelledEdge, Tag("values")]
@@ -170,12 +171,19 @@ def application(run: ServedRun | ServedEdges, hosts: Sequence[str] = ()) -> Fast
         extra = {"requestBody": {"content": schema, "required": True}}
         app.post(path, openapi_extra=extra, response_model=None)(answers.route(form, compute))
 
-    add_route("/predict", KnownNodes, lambda body: run.predict(body.ids))
+    add_route("/predict", KnownNodes, partial(_predict_known, run))
     if isinstance(run, ServedEdges):
         add_route("/predict_edges", NewEdges, lambda body: run.predict_edges(body.read()))
     else:
         add_route("/predict_new", NewNodes, lambda body: run.predict_new(*body.read()))
     return app
+
+
+def _predict_known(run: ServedRun | ServedEdges, body: KnownNodes) -> list[Json]:
+    try:
+        return run.predict(body.ids)
+    except KeyError as error:
+        raise HTTPException(404, f"ids: no {run.noun} has the id {error}") from None
 
 
 @asynccontextmanager
@@ -248,8 +256,6 @@ class _Answers:
             raise HTTPException(409, f"{error}: restart the server") from None
         except ValidationError as error:
             raise HTTPException(422, _describe(error)) from None
-        except KeyError as error:
-            raise HTTPException(404, f"ids: no {self._run.noun} has the id {error}") from None
         except UserError as error:
             raise HTTPException(422, one_line(error)) from error
 

@@ -23,6 +23,7 @@ import gnnkit
 from gnnkit import jobs
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
+from gnnkit.graph.times import ALWAYS, NEVER
 from tests.runs import BARE, within_process
 
 pytestmark = pytest.mark.slow
@@ -124,6 +125,24 @@ def test_new_edges_are_predicted_as_in_the_extended_graph(kind: str, tmp_path: P
     assert len(expected) == M + 3
     assert_same(rows, expected.iloc[M:], exact="timed" not in kind)
     pd.testing.assert_frame_equal(rows, answered(served, "/predict_edges", edges=new), check_exact=True)
+    if "timed" in kind:
+        assert_times_are_checked(served, new[0])
+
+
+def assert_times_are_checked(served: TestClient, edge: dict[str, Any]) -> None:
+    answered(served, "/predict_edges", edges=[{**edge, "time": time} for time in (ALWAYS + 1, NEVER - 1)])
+    for time, said in {
+        ALWAYS: "time: Input should be greater than -9223372036854775808",
+        NEVER: "time: Input should be less than 9223372036854775807",
+        2**70: "time: Input should be less than 9223372036854775807",
+        -(2**70): "time: Input should be greater than",
+        "300": "time=300 is text, and times are numbers here: give a number",
+        "2026-01-31": "time=2026-01-31 is text",
+        3.5: "time: ",
+        True: "time: ",
+    }.items():
+        response = served.post("/predict_edges", json={"edges": [{**edge, "time": time}]})
+        assert (response.status_code, said in response.text) == (422, True), response.text
 
 
 def test_edges_of_the_graph_are_answered_by_position(tmp_path: Path) -> None:
@@ -191,7 +210,7 @@ def test_rows_of_a_table_are_given_by_column_with_dates(tmp_path: Path, capsys: 
     refused("Extra inputs are not permitted", label="yes")
 
 
-def test_requests_without_times_are_checked(tmp_path: Path) -> None:
+def test_requests_without_times_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train(graph_of("classes"), tmp_path / "run", "edge_classification")
     served = client(run, graph_of("classes"))
 
@@ -207,7 +226,15 @@ def test_requests_without_times_are_checked(tmp_path: Path) -> None:
         {"edges": [{"source": "n1", "destination": "n2", "features": [1], "time": 3}]},
         "has a time, and the graph has none",
     )
-    refused({"edges": [{"source": "x", "destination": "n2", "features": [1]}]}, "x is no id of a source in the graph")
+    edge = {"source": "n1", "destination": "n2", "features": [1]}
+    refused({"edges": [{**edge, "source": "x"}]}, "x is no id of a source in the graph")
+
+    def fail(order: jobs.Order) -> Any:
+        raise KeyError("other")
+
+    monkeypatch.setattr(served_edges.jobs, "start", fail)
+    with pytest.raises(KeyError, match="other"):  # answered as 500, not as an unknown id
+        served.post("/predict_edges", json={"edges": [edge]})
 
 
 def test_users_and_items_may_have_the_same_ids(tmp_path: Path) -> None:
