@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,11 @@ from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 from typing import Any
 
+import httpx
 import numpy as np
 import pandas as pd
 import pytest
+from anyio.to_thread import current_default_thread_limiter
 from fastapi.testclient import TestClient
 from gnnkit_serve import served_edges
 from torch import Tensor, nn
@@ -25,6 +28,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.times import ALWAYS, NEVER
 from tests.runs import BARE, within_process
+from tests.waiting import GUARD
 
 pytestmark = pytest.mark.slow
 N, M = 40, 300
@@ -232,7 +236,7 @@ def test_requests_without_times_are_checked(tmp_path: Path, monkeypatch: pytest.
     def fail(order: jobs.Order) -> Any:
         raise KeyError("other")
 
-    monkeypatch.setattr(served_edges.jobs, "start", fail)
+    monkeypatch.setattr(jobs, "start", fail)
     with pytest.raises(KeyError, match="other"):  # answered as 500, not as an unknown id
         served.post("/predict_edges", json={"edges": [edge]})
 
@@ -328,13 +332,33 @@ def test_applications_in_one_process_take_turns(tmp_path: Path, monkeypatch: pyt
             together.wait(0.5)
         return start(order)
 
-    monkeypatch.setattr(served_edges.jobs, "start", meet)
+    monkeypatch.setattr(jobs, "start", meet)
     streams = sys.stdout, sys.stderr
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(answered, served, "/predict_edges", edges=[edge]) for served in applications]
     assert asked[0].result().equals(asked[1].result())
     assert (sys.stdout, sys.stderr) == streams
     assert together.broken
+
+
+def test_waiting_requests_are_bounded_and_occupy_no_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = train(graph_of("classes"), tmp_path / "run", "edge_classification")
+    app = client(run, graph_of("classes")).app
+    edges = {"edges": [{"source": "n1", "destination": "n2", "features": [9.5]}]}
+    monkeypatch.setattr("gnnkit_serve.serve.MAX_QUEUED", 3)
+
+    async def ask() -> list[httpx.Response]:
+        current_default_thread_limiter().total_tokens = 2
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as served:
+            with served_edges.ONE_CALL:
+                asked = [asyncio.create_task(served.post("/predict_edges", json=edges)) for _ in range(4)]
+                done, waiting = await asyncio.wait(asked, timeout=GUARD, return_when=asyncio.FIRST_COMPLETED)
+                known = await asyncio.wait_for(served.post("/predict", json={"ids": [1]}), GUARD)
+            return [*(task.result() for task in done), known, *await asyncio.gather(*waiting)]
+
+    responses = asyncio.run(ask())
+    assert [response.status_code for response in responses] == [503, 200, 200, 200, 200]
+    assert responses[0].json()["detail"] == "3 requests are waiting: try again later"
 
 
 @pytest.mark.parametrize("moment", ["waiting", "computing", "failing"])
@@ -361,7 +385,7 @@ def test_a_run_that_changes_during_a_request_is_not_answered(
 
     if moment == "waiting":
         monkeypatch.setattr(served_edges, "ONE_CALL", Waiting())
-    monkeypatch.setattr(served_edges.jobs, "start", change)
+    monkeypatch.setattr(jobs, "start", change)
     response = served.post("/predict_edges", json={"edges": [edge]})
     assert (response.status_code, "model.safetensors has changed" in response.text) == (409, True)
     assert len(started) == (moment != "waiting")
