@@ -106,6 +106,8 @@ class ExtensibleEdges:
                 raise UserError(
                     f"{edge} has {problem if edge.time is None else 'a time, and the graph has none: leave it out'}"
                 )
+            if isinstance(edge.time, str) and self._graph.time_unit is None:
+                raise UserError(f"{edge}: time={shown(edge.time)} is text, and times are numbers here: give a number")
         if self._graph.edge_time is None:
             return None
         return np.array([parse_time(f"{edge}: time", edge.time, self._graph.time_unit) for edge in edges], np.int64)

@@ -8,7 +8,7 @@ import math
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Annotated, Any, Self, TypeVar
@@ -32,14 +32,16 @@ from pydantic import (
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gnnkit.errors import UserError
+from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_line, shown
 from gnnkit_serve.new_nodes import FeatureCell, NewEdge, NewNode
-from gnnkit_serve.served import ServedRun
+from gnnkit_serve.served import ChangedError, ServedRun
 from gnnkit_serve.served_edges import ServedEdges
 
 MAX_IDS, MAX_NEW, MAX_EDGES = 10_000, 1_000, 100_000  # of a request
 MAX_BYTES = 16 * 2**20  # of a request's body
+MAX_QUEUED = 64  # requests for new nodes or edges, which are computed in turn
 MAX_LINES = 3  # listed errors of an invalid request
 DRAIN = 1.0  # seconds after a signal in which accepted connections may still send a request
 
@@ -111,7 +113,7 @@ _WHICH = Discriminator(
 class LabelledEdge(Edge):
     """An edge to predict."""
 
-    time: StrictInt | Name | None = None
+    time: Annotated[StrictInt, Field(gt=ALWAYS, lt=NEVER)] | Name | None = None
 
 
 _NewForms = Annotated[tuple[NodeId, NodeId], Tag("pair")] | Annotated[LabelledEdge, Tag("values")]
@@ -140,6 +142,7 @@ class NewNodes(_Body):
 
 
 Body = TypeVar("Body", bound=BaseModel)
+Call = Callable[..., Awaitable[Json]]  # calls a function in a thread
 
 
 def application(run: ServedRun | ServedEdges, hosts: Sequence[str] = ()) -> FastAPI:
@@ -147,8 +150,9 @@ def application(run: ServedRun | ServedEdges, hosts: Sequence[str] = ()) -> Fast
 
     For a run on labelled edges, `/predict_edges` replaces `/predict_new`.
 
-    Requests are bounded, and errors are 4xx answers with a `detail`. Bodies are read in
-    threads, one at a time, so that `/health` never waits for one.
+    Requests are bounded, and errors are 4xx answers with a `detail`, or 503 while too
+    many requests wait. Bodies are read in threads, one at a time, so that `/health`
+    never waits for one.
 
     Args:
         run: What is served.
@@ -165,17 +169,24 @@ def application(run: ServedRun | ServedEdges, hosts: Sequence[str] = ()) -> Fast
     async def health() -> Json:
         return run.identity
 
-    def add_route(path: str, form: type[Body], compute: Callable[[Body], list[Json]]) -> None:
+    def add_route(path: str, form: type[Body], call: Call, compute: Callable[[Body], list[Json]]) -> None:
         schema = {"application/json": {"schema": form.model_json_schema()}}
         extra = {"requestBody": {"content": schema, "required": True}}
-        app.post(path, openapi_extra=extra, response_model=None)(answers.route(form, compute))
+        app.post(path, openapi_extra=extra, response_model=None)(answers.route(form, call, compute))
 
-    add_route("/predict", KnownNodes, lambda body: run.predict(body.ids))
+    add_route("/predict", KnownNodes, run_in_threadpool, partial(_predict_known, run))
     if isinstance(run, ServedEdges):
-        add_route("/predict_edges", NewEdges, lambda body: run.predict_edges(body.read()))
+        add_route("/predict_edges", NewEdges, answers.in_turn, lambda body: run.predict_edges(body.read()))
     else:
-        add_route("/predict_new", NewNodes, lambda body: run.predict_new(*body.read()))
+        add_route("/predict_new", NewNodes, answers.in_turn, lambda body: run.predict_new(*body.read()))
     return app
+
+
+def _predict_known(run: ServedRun | ServedEdges, body: KnownNodes) -> list[Json]:
+    try:
+        return run.predict(body.ids)
+    except KeyError as error:
+        raise HTTPException(404, f"ids: no {run.noun} has the id {error}") from None
 
 
 @asynccontextmanager
@@ -225,30 +236,41 @@ class _Answers:
 
     def __init__(self, run: ServedRun | ServedEdges) -> None:
         self._run, self._reading = run, threading.Lock()
+        self._turn, self._num_queued = asyncio.Lock(), 0
 
-    def route(self, form: type[Body], compute: Callable[[Body], list[Json]]) -> Callable[[Request], Any]:
+    async def in_turn(self, function: Callable[..., Json], *arguments: Any) -> Json:
+        """Calls a function in a thread, which waiting requests do not occupy."""
+        if self._num_queued >= MAX_QUEUED:
+            raise HTTPException(503, f"{MAX_QUEUED} requests are waiting: try again later")
+        self._num_queued += 1
+        try:
+            async with self._turn:
+                return await run_in_threadpool(function, *arguments)
+        finally:
+            self._num_queued -= 1
+
+    def route(self, form: type[Body], call: Call, compute: Callable[[Body], list[Json]]) -> Callable[[Request], Any]:
         """Returns a function that answers the requests of one form."""
 
         async def answer(request: Request) -> JSONResponse:
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":  # which pages of other sites cannot send
                 raise HTTPException(422, "body: the content-type must be application/json")
-            predictions = await run_in_threadpool(self._answer, form, await request.body(), compute)
+            predictions = await call(self._answer, form, await request.body(), compute)
             return JSONResponse(predictions, headers=request.app.state.headers)
 
         return answer
 
     def _answer(self, form: type[Body], content: bytes, compute: Callable[[Body], list[Json]]) -> Json:
-        if change := self._run.changed():
-            raise HTTPException(409, f"{change}: restart the server")
         try:
+            self._run.check_unchanged()
             with self._reading:
                 body = form.model_validate_json(content)
             return {"predictions": compute(body)}
+        except ChangedError as error:
+            raise HTTPException(409, f"{error}: restart the server") from None
         except ValidationError as error:
             raise HTTPException(422, _describe(error)) from None
-        except KeyError as error:
-            raise HTTPException(404, f"ids: no {self._run.noun} has the id {error}") from None
         except UserError as error:
             raise HTTPException(422, one_line(error)) from error
 

@@ -44,6 +44,11 @@ from gnnkit_serve.new_nodes import NewEdge, NewNode, NodeId
 
 PREDICTIONS, PROBABILITIES = "predictions", "probabilities"
 _READ = (weights.FILE, CONFIG_FILE, INPUTS, LABELS, CLASSES)  # files of the run that decide its outputs
+ONE_CALL = threading.Lock()  # of the process, because calls replace its output and torch's number of threads
+
+
+class ChangedError(Exception):
+    """The run or its data has changed since the start."""
 
 
 class Served:
@@ -63,7 +68,7 @@ class Served:
         import pyarrow.parquet
 
         assert settings.checkpoint is not None
-        self._settings, self._folder, self._lock, self._files = settings, files.run, threading.Lock(), files
+        self._settings, self._folder, self._files = settings, files.run, files
         self._columns: dict[str, list[Any]] = {}
         for name in written_by(settings):
             self._columns |= pyarrow.parquet.read_table(tables / f"{name}.parquet").to_pydict()
@@ -86,6 +91,11 @@ class Served:
         """Describes a change of the run or its data since the start, or returns ""."""
         return self._files.changed()
 
+    def check_unchanged(self) -> None:
+        """Raises `ChangedError` if the run or its data has changed since the start."""
+        if change := self.changed():
+            raise ChangedError(change)
+
     def predict(self, ids: Sequence[NodeId]) -> list[Json]:
         """Returns a row per id. Raises `KeyError` for an unknown id."""
         places = [self._place[row] for row in ids]
@@ -102,7 +112,8 @@ class ServedRun(Served):
     """Predicts for a graph's nodes by id, and for new nodes by their edges.
 
     For new nodes, the model computes the rows that their outputs depend on, one call at
-    a time. All is read at the start, so that both answer by the same model and graph.
+    a time in a process. All is read at the start, so that both answer by the same model
+    and graph.
     """
 
     noun = "node"
@@ -145,7 +156,7 @@ class ServedRun(Served):
             nodes: The new nodes.
             edges: Their edges, in each direction that the graph has.
         """
-        with self._lock, torch.no_grad(), _one_thread():
+        with ONE_CALL, torch.no_grad(), _one_thread():
             rows = self._outputs(nodes, edges)
             ids = np.array([node.id for node in nodes], object)
             check_finite(torch.where(rows.isfinite(), 0.0, rows).sum(1).tolist(), ids, self.noun)

@@ -22,14 +22,14 @@ from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_line
 from gnnkit_serve.extensible_edges import ExtensibleEdges
 from gnnkit_serve.new_nodes import NewEdge
-from gnnkit_serve.served import Served, ServedFiles, read_settings, written_by
+from gnnkit_serve.served import ONE_CALL, Served, ServedFiles, read_settings, written_by
 
 
 class ServedEdges(Served):
     """Predicts a graph's labelled edges by position, and new edges by their ends.
 
-    New edges are predicted by `job=predict` on the graph with them, one call at a time,
-    for any model, strategy and sampler.
+    New edges are predicted by `job=predict` on the graph with them, one call at a time
+    in a process, for any model, strategy and sampler.
     """
 
     noun = "edge"
@@ -63,7 +63,7 @@ class ServedEdges(Served):
         """
         import pyarrow.parquet
 
-        with self._lock, TemporaryDirectory(prefix="gnnkit-serve-") as scratch:
+        with ONE_CALL, self._unchanged(), TemporaryDirectory(prefix="gnnkit-serve-") as scratch:
             folder, graph = Path(scratch) / "run", self._graph.extend(edges)
             columns: dict[str, list[Any]] = {}
             try:
@@ -76,6 +76,15 @@ class ServedEdges(Served):
                 columns |= pyarrow.parquet.read_table(folder / f"{name}.parquet").to_pydict()
         del columns["id"]
         return [{name: values[place] for name, values in columns.items()} for place in range(len(edges))]
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Raises `ChangedError` for a change before the block or during it."""
+        self.check_unchanged()
+        try:
+            yield
+        finally:  # changed files can cause other errors
+            self.check_unchanged()
 
 
 def _order_of(folder: Path, model: nn.Module | ModelFactory | None, names: Sequence[str]) -> jobs.Order:

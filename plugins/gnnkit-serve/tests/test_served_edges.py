@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
+import httpx
 import numpy as np
 import pandas as pd
 import pytest
+from anyio.to_thread import current_default_thread_limiter
 from fastapi.testclient import TestClient
+from gnnkit_serve import served_edges
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 import gnnkit
+from gnnkit import jobs
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
+from gnnkit.graph.times import ALWAYS, NEVER
 from tests.runs import BARE, within_process
+from tests.waiting import GUARD
 
 pytestmark = pytest.mark.slow
 N, M = 40, 300
@@ -117,6 +129,24 @@ def test_new_edges_are_predicted_as_in_the_extended_graph(kind: str, tmp_path: P
     assert len(expected) == M + 3
     assert_same(rows, expected.iloc[M:], exact="timed" not in kind)
     pd.testing.assert_frame_equal(rows, answered(served, "/predict_edges", edges=new), check_exact=True)
+    if "timed" in kind:
+        assert_times_are_checked(served, new[0])
+
+
+def assert_times_are_checked(served: TestClient, edge: dict[str, Any]) -> None:
+    answered(served, "/predict_edges", edges=[{**edge, "time": time} for time in (ALWAYS + 1, NEVER - 1)])
+    for time, said in {
+        ALWAYS: "time: Input should be greater than -9223372036854775808",
+        NEVER: "time: Input should be less than 9223372036854775807",
+        2**70: "time: Input should be less than 9223372036854775807",
+        -(2**70): "time: Input should be greater than",
+        "300": "time=300 is text, and times are numbers here: give a number",
+        "2026-01-31": "time=2026-01-31 is text",
+        3.5: "time: ",
+        True: "time: ",
+    }.items():
+        response = served.post("/predict_edges", json={"edges": [{**edge, "time": time}]})
+        assert (response.status_code, said in response.text) == (422, True), response.text
 
 
 def test_edges_of_the_graph_are_answered_by_position(tmp_path: Path) -> None:
@@ -184,7 +214,7 @@ def test_rows_of_a_table_are_given_by_column_with_dates(tmp_path: Path, capsys: 
     refused("Extra inputs are not permitted", label="yes")
 
 
-def test_requests_without_times_are_checked(tmp_path: Path) -> None:
+def test_requests_without_times_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train(graph_of("classes"), tmp_path / "run", "edge_classification")
     served = client(run, graph_of("classes"))
 
@@ -200,7 +230,15 @@ def test_requests_without_times_are_checked(tmp_path: Path) -> None:
         {"edges": [{"source": "n1", "destination": "n2", "features": [1], "time": 3}]},
         "has a time, and the graph has none",
     )
-    refused({"edges": [{"source": "x", "destination": "n2", "features": [1]}]}, "x is no id of a source in the graph")
+    edge = {"source": "n1", "destination": "n2", "features": [1]}
+    refused({"edges": [{**edge, "source": "x"}]}, "x is no id of a source in the graph")
+
+    def fail(order: jobs.Order) -> Any:
+        raise KeyError("other")
+
+    monkeypatch.setattr(jobs, "start", fail)
+    with pytest.raises(KeyError, match="other"):  # answered as 500, not as an unknown id
+        served.post("/predict_edges", json={"edges": [edge]})
 
 
 def test_users_and_items_may_have_the_same_ids(tmp_path: Path) -> None:
@@ -282,3 +320,72 @@ def test_a_changed_run_is_not_answered(tmp_path: Path) -> None:
     served = client(run, replace(graph_of("classes")))
     (run / "inputs.json").write_text("{}")
     assert served.post("/predict_edges", json={"edges": [["n1", "n2"]]}).status_code == 409
+
+
+def test_applications_in_one_process_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = train(graph_of("classes"), tmp_path / "run", "edge_classification")
+    applications = [client(run, graph_of("classes")) for _ in range(2)]
+    edge, start, together = {"source": "n1", "destination": "n2", "features": [9.5]}, jobs.start, Barrier(2)
+
+    def meet(order: jobs.Order) -> Any:
+        with suppress(BrokenBarrierError):
+            together.wait(0.5)
+        return start(order)
+
+    monkeypatch.setattr(jobs, "start", meet)
+    streams = sys.stdout, sys.stderr
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(answered, served, "/predict_edges", edges=[edge]) for served in applications]
+    assert asked[0].result().equals(asked[1].result())
+    assert (sys.stdout, sys.stderr) == streams
+    assert together.broken
+
+
+def test_waiting_requests_are_bounded_and_occupy_no_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = train(graph_of("classes"), tmp_path / "run", "edge_classification")
+    app = client(run, graph_of("classes")).app
+    edges = {"edges": [{"source": "n1", "destination": "n2", "features": [9.5]}]}
+    monkeypatch.setattr("gnnkit_serve.serve.MAX_QUEUED", 3)
+
+    async def ask() -> list[httpx.Response]:
+        current_default_thread_limiter().total_tokens = 2
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as served:
+            with served_edges.ONE_CALL:
+                asked = [asyncio.create_task(served.post("/predict_edges", json=edges)) for _ in range(4)]
+                done, waiting = await asyncio.wait(asked, timeout=GUARD, return_when=asyncio.FIRST_COMPLETED)
+                known = await asyncio.wait_for(served.post("/predict", json={"ids": [1]}), GUARD)
+            return [*(task.result() for task in done), known, *await asyncio.gather(*waiting)]
+
+    responses = asyncio.run(ask())
+    assert [response.status_code for response in responses] == [503, 200, 200, 200, 200]
+    assert responses[0].json()["detail"] == "3 requests are waiting: try again later"
+
+
+@pytest.mark.parametrize("moment", ["waiting", "computing", "failing"])
+def test_a_run_that_changes_during_a_request_is_not_answered(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train(graph_of("classes"), tmp_path / "run", "edge_classification")
+    served, weights, start = client(run, graph_of("classes")), run / "model.safetensors", jobs.start
+    edge = {"source": "n1", "destination": "n2", "features": [9.5]}
+    answered(served, "/predict_edges", edges=[edge])
+    started: list[jobs.Order] = []
+
+    class Waiting(nullcontext[None]):
+        def __enter__(self) -> None:
+            os.utime(weights, (0, 0))
+
+    def change(order: jobs.Order) -> Any:
+        started.append(order)
+        if moment == "failing":
+            weights.unlink()
+        else:
+            os.utime(weights, (0, 0))
+        return start(order)
+
+    if moment == "waiting":
+        monkeypatch.setattr(served_edges, "ONE_CALL", Waiting())
+    monkeypatch.setattr(jobs, "start", change)
+    response = served.post("/predict_edges", json={"edges": [edge]})
+    assert (response.status_code, "model.safetensors has changed" in response.text) == (409, True)
+    assert len(started) == (moment != "waiting")
