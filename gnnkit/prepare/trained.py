@@ -221,7 +221,7 @@ def _edge_classes(graph: Graph) -> list[str] | None:
 
 
 def _with_known_labels(graph: Graph, classes: list[str] | None) -> Graph:
-    """Returns the graph with edge labels in the trained classes, unknown if it has none.
+    """Returns the graph with edge labels in the trained classes, or unknown ones.
 
     Raises `UserError` for another class.
     """
