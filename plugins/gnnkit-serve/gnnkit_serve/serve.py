@@ -263,7 +263,8 @@ class _Answers:
 
     def _answer(self, form: type[Body], content: bytes, compute: Callable[[Body], list[Json]]) -> Json:
         try:
-            self._run.check_unchanged()
+            if change := self._run.changed():
+                raise ChangedError(change)
             with self._reading:
                 body = form.model_validate_json(content)
             return {"predictions": compute(body)}
