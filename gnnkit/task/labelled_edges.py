@@ -191,22 +191,8 @@ class LabelledEdges(NodeTask):
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         if self._baseline is None or self._baseline[0] is not worker.targets:
-            self._baseline = worker.targets, self._measure_labels(outputs, worker)
+            self._baseline = worker.targets, _measure_labels(self, outputs, worker)
         return super().measure(outputs, worker) | self._baseline[1]
-
-    def _measure_labels(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        """Measures `outputs_of_labels` on held-out edges, by the task's metrics."""
-        rows = targets_of(worker.rows)
-        delay = read_span("task.label_delay", self.label_delay, rows.time_unit) or 0
-        earlier = outputs_of_labels(rows, worker.targets.ids, outputs.shape[1], delay)
-        if earlier is None:
-            return {}
-        task = copy.copy(self)  # without the model's scale and thresholds
-        task.recall(replace(self.facts(), mean=None, deviation=None, thresholds=None))
-        figures = super(LabelledEdges, task).measure(earlier.to(outputs.device), worker)
-        names = {f"{split}_{name}" for split in self.splits[1:] for name in (*self.metrics, *self.metrics_of_some)}
-        pairs = ((name.partition("_"), value) for name, value in figures.items() if name in names)
-        return {f"{split}_{BASELINE}_{metric}": value for (split, _, metric), value in pairs}
 
     def score_warnings(self, metrics: Mapping[str, float]) -> list[str]:
         lines = super().score_warnings(metrics)
@@ -224,6 +210,21 @@ class LabelledEdges(NodeTask):
             )
             return [text, *lines] if gain < 0 else lines
         return lines
+
+
+def _measure_labels(task: LabelledEdges, outputs: Tensor, worker: Worker) -> dict[str, float]:
+    """Measures `outputs_of_labels` on held-out edges, by the task's metrics."""
+    rows = targets_of(worker.rows)
+    delay = read_span("task.label_delay", task.label_delay, rows.time_unit) or 0
+    earlier = outputs_of_labels(rows, worker.targets.ids, outputs.shape[1], delay)
+    if earlier is None:
+        return {}
+    alone = copy.copy(task)  # without the model's scale and thresholds
+    alone.recall(replace(task.facts(), mean=None, deviation=None, thresholds=None))
+    figures = super(LabelledEdges, alone).measure(earlier.to(outputs.device), worker)
+    names = {f"{split}_{name}" for split in task.splits[1:] for name in (*task.metrics, *task.metrics_of_some)}
+    pairs = ((name.partition("_"), value) for name, value in figures.items() if name in names)
+    return {f"{split}_{BASELINE}_{metric}": value for (split, _, metric), value in pairs}
 
 
 def edge_targets(graph: Graph, name: str | None) -> Targets:
