@@ -122,7 +122,8 @@ class ExactEpochs:
         """Makes the steps of an epoch exact or approximate. Collective."""
         exact, part = self.phases.is_exact(module.current_epoch), "finish" if "approximate" in self.names else "start"
         part = self.kind if self.kind == "synchronous" else part
-        self.names[module.current_epoch :] = [part if exact else "approximate"]
+        if module.current_epoch < (module.trainer.max_epochs or 0):  # a resumed run may have completed all
+            self.names[module.current_epoch :] = [part if exact else "approximate"]
         if exact and not self.exact:
             _join(module)
         self.exact = exact

@@ -62,7 +62,7 @@ PHASES: dict[str, tuple[Any, str, int]] = {
     "a read": (ServerGroup, "_reply", 5),
     "a settlement": (ServerClient, "settle", 1),
     "an evaluation": (ChunkEvaluation, "_after", 3),
-    "the last figures": (figures, "_count_skipped", 1),
+    "the last figures": (figures, "words_between", 1),
     "an answer of a server": (Server, "_take_in", 9),
 }
 
