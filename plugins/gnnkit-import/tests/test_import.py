@@ -512,7 +512,7 @@ def test_what_an_import_does_not_do_is_refused(message: str, overrides: list[str
 
 @pytest.mark.slow
 def test_an_import_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
-    count = 400_000
+    count = 600_000
     pa.parquet.write_table(pa.table({"id": np.arange(count)[::-1]}), tmp_path / "nodes.parquet")
     np.save(tmp_path / "edges.npy", np.zeros((10, 2), np.int64))
     with pytest.raises(UserError, match=r"the ids of .* do not fit"):
