@@ -220,10 +220,14 @@ def _edge_classes(graph: Graph) -> list[str] | None:
     return [*map(str, graph.edge_class_names or range(int(graph.edge_labels.max(initial=-1)) + 1))]
 
 
-def _with_known_labels(graph: Graph, classes: list[str] | None) -> Graph:
+def _with_known_labels(graph: Graph, classes: Sequence[str] | None) -> Graph:
     """Returns the graph with edge labels in the trained classes, or unknown ones.
 
     Raises `UserError` for another class.
+
+    Args:
+        graph: The graph, with the labels of its data.
+        classes: The trained classes. If None, labels are numbers.
     """
     names = _edge_classes(graph)
     if names == classes and graph.edge_labels is not None:
@@ -312,8 +316,8 @@ def read_columns(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Gr
         changes = settings.read_otherwise if settings.dataset.origin != "Python" else ()
         _warn_of_differences(facts, Inputs.of(graph, settings.inputs), folder, changes)
         graph, transform, text = facts.ordered(graph, folder), facts.transform, facts.text
-        if settings.task.arguments.get("label_delay") is not None:
-            graph = _with_known_labels(graph, facts.edge_classes)
+        if (task := settings.task.create()).reads_labels:
+            graph = _with_known_labels(graph, task.output_names(facts.edge_classes))
         table = NumericTable.of_nodes(graph)
         rows = transform.read(table, folder)
         lines = [*transform.fill.describe(table), *rows.describe_clipped()]

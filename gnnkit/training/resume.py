@@ -140,10 +140,19 @@ def load(path: str, rank: int | None = None) -> SavedState:
 
 
 _PARTS: Mapping[str, Any] = {
-    **dict.fromkeys(("epoch", "step", "global_step"), int),
-    **dict.fromkeys(("identity", "state_dict", "strategy", "updates", "embedding", "sync", "callbacks"), dict),
-    **dict.fromkeys(("optimizer_states", "lr_schedulers"), list),
+    "epoch": int,
+    "step": int,
+    "global_step": int,
+    "identity": dict,
+    "state_dict": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+    "strategy": dict,
+    "updates": dict,
+    "embedding": dict,
+    "sync": dict,
     "monitor": dict | None,
+    "callbacks": dict,
     "shard": str,
     "workers": list | None,
 }

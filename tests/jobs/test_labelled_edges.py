@@ -124,6 +124,22 @@ def test_predictions_read_earlier_labels_that_the_data_has(tmp_path: Path, task:
     assert not np.array_equal(rows[0], np.load(tmp_path / "third" / "logits.npy"))
 
 
+def test_whole_ratings_are_numbers_in_data_with_other_ones(tmp_path: Path) -> None:
+    graph = labelled_graph("edge_regression")
+    assert graph.edge_labels is not None
+    ratings = np.where(np.isnan(graph.edge_labels), -1, np.clip(np.round(graph.edge_labels + 2), 0, 4)).astype(np.int64)
+    graph = graph.evolve(edge_labels=ratings, edge_time=np.arange(graph.num_edges) % 50, edge_split=None)
+    graph, keys = graph.split_by_time([0.6, 0.2, 0.2]), ["task.label_delay=0", "model.aggregator=none"]
+    run = train(graph, tmp_path / "run", "edge_regression", *keys, model="sage", write=["predictions"])
+    for name, known in (("same", ratings), ("fewer", np.where(ratings == 4, -1, ratings)), ("none", None)):
+        data = graph.evolve(edge_labels=known, edge_split=None)
+        gnnkit.predict(run.folder, data, folder=tmp_path / name, workers=1, write=["predictions"], **KEYS)
+    rows = {name: np.load(tmp_path / name / "predictions.npy") for name in ("run", "same", "fewer", "none")}
+    np.testing.assert_allclose(rows["run"], rows["same"], rtol=1e-9, atol=1e-11)
+    assert not np.array_equal(rows["run"], rows["fewer"])
+    assert np.isfinite(rows["none"]).all()
+
+
 class Net(nn.Module):
     """PyG's call, without edge features."""
 
