@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gnnkit.graph.csc import CSC, sort_edges
-from gnnkit.graph.edge_columns import EdgeColumns
+from gnnkit.graph.edge_columns import REVERSE, EdgeColumns
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.schema import Relation
 from gnnkit.graph.times import ALWAYS, Times
@@ -55,11 +55,8 @@ def in_listed_order(graph: Graph) -> Graph:
     node's in-edges by source instead. Edges with the same position, such as an edge and
     its added reverse, stay sorted by source.
     """
-    csc, positions = graph.csc, graph.edge_positions
-    if positions is None or len(positions) == 0:
-        return graph
-    dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-    if not ((positions[1:] < positions[:-1]) & (dst[1:] == dst[:-1])).any():
+    csc, positions, dst = graph.csc, graph.edge_positions, _destinations(graph)
+    if positions is None or _are_listed(positions, dst):
         return graph
     return _reorder(
         graph, sort_edges(positions.astype(np.int64), dst, csc.num_nodes, int(positions.max()) + 1, True, None)[1]
@@ -72,21 +69,42 @@ def in_time_order(graph: Graph) -> Graph:
     An edge is visible from its own time and its source's on, so `edge_time` becomes the
     later one. Edges with equal times are ordered as in the user's edge list.
     """
-    return sort_by_time(in_listed_order(graph))[0]
+    return sort_by_time(graph)[0]
 
 
 def sort_by_time(graph: Graph) -> tuple[Graph, Ids]:
-    """Returns a graph in listed order as `in_time_order`, and its edges' former ids."""
-    csc, since = graph.csc, visible_from(graph)
-    dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-    order = np.lexsort((since, dst))
+    """Returns the graph as `in_time_order`, and its edges' former ids."""
+    since, order = time_order(graph)
     return _reorder(graph.evolve(edge_time=since), order), order
+
+
+def time_order(graph: Graph) -> tuple[Times, Ids]:
+    """Returns the time from which each edge is visible, and the ids `in_time_order`."""
+    since, dst, positions = visible_from(graph), _destinations(graph), graph.edge_positions
+    if positions is None or _are_listed(positions, dst):
+        return since, np.lexsort((since, dst))
+    return since, np.lexsort((positions, since, dst))
 
 
 def visible_from(graph: Graph) -> Times:  # [num_edges]
     """Returns the later one of each edge's own time and its source's."""
     since = np.full(graph.num_edges, ALWAYS) if graph.edge_time is None else graph.edge_time
     return since if graph.node_time is None else np.maximum(since, graph.node_time[graph.csc.indices])
+
+
+def listed_edges(graph: Graph) -> Ids:
+    """Returns the ids of edges as the user lists them, without added reverse edges."""
+    edges = np.arange(graph.num_edges) if graph.edge_split is None else np.flatnonzero(graph.edge_split != REVERSE)
+    return edges if graph.edge_positions is None else edges[np.argsort(graph.edge_positions[edges], kind="stable")]
+
+
+def _destinations(graph: Graph) -> Ids:  # [num_edges]
+    return np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+
+
+def _are_listed(positions: Ids, dst: Ids) -> bool:
+    """Returns whether each destination's in-edges are in the order of the edge list."""
+    return not ((positions[1:] < positions[:-1]) & (dst[1:] == dst[:-1])).any()
 
 
 def _reorder(graph: Graph, order: Ids) -> Graph:

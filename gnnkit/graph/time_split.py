@@ -13,7 +13,7 @@ import numpy as np
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import is_time
 from gnnkit.graph.split import Split, read_shares
-from gnnkit.graph.times import ALWAYS, NEVER, Times, parse_time, show_time
+from gnnkit.graph.times import NEVER, Times, has_time, parse_time, show_time
 from gnnkit.graph.types import Ids
 from gnnkit.utils.ranges import shown
 
@@ -56,7 +56,7 @@ class TimeSplit:
             times: [n] times of the rows.
             unit: Their unit, as `Graph.time_unit`.
         """
-        known_times = times[(times != NEVER) & (times != ALWAYS)]
+        known_times = times[has_time(times)]
         if self.borders is not None:
             val, test = (parse_time(f"{self.name}.borders", border, unit) for border in self.borders)
         else:

@@ -84,8 +84,13 @@ def warn_units(times: Mapping[str, Times | None], unit: str | None) -> None:
 def _middle(times: Times) -> float:
     """Returns the median known time in a sample, or 0."""
     sample = times[:: len(times) // _SAMPLE + 1]  # the file may be larger than memory
-    sample = sample[(sample != ALWAYS) & (sample != NEVER)]
+    sample = sample[has_time(sample)]
     return float(np.median(sample)) if len(sample) else 0.0
+
+
+def has_time(times: Times) -> npt.NDArray[np.bool_]:  # [n]
+    """Returns which times are neither `ALWAYS` nor `NEVER`."""
+    return np.asarray((times != ALWAYS) & (times != NEVER))
 
 
 def latest_visible(times: Times, rule: str) -> Times:
@@ -98,7 +103,7 @@ def latest_visible(times: Times, rule: str) -> Times:
         times: [n] the seeds' times.
         rule: `Sampler.time`.
     """
-    is_untimed = (times == ALWAYS) | (times == NEVER)
+    is_untimed = ~has_time(times)
     if rule == "window" and is_untimed.any():
         raise UserError(
             f"sampler.time=window: {np.count_nonzero(is_untimed):,} of {len(times):,} seeds have no time, so no window: give "
@@ -234,14 +239,15 @@ def parse_time(name: str, value: object, unit: str | None) -> int:
     )
 
 
-def check_span(name: str, value: object) -> str | int | None:
+def check_span(name: str, value: object, limit: int = 2**62) -> str | int | None:
     """Returns a span such as `30 days`, or a number of units of plain times.
 
     Args:
         name: Argument or configuration key, for messages.
         value: The span, or None.
+        limit: Bound of numbers, which are below it.
     """
-    is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
+    is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit
     if value is None or is_number or (isinstance(value, str) and _SPAN.fullmatch(value.strip())):
         return value  # type: ignore[return-value]
     units = ", ".join(f"{unit}s" for unit in _SECONDS)
@@ -259,13 +265,15 @@ def read_span(name: str, value: str | int | None, unit: str | None) -> int | Non
             either.
         unit: As `Graph.time_unit`.
     """
-    if check_span(name, value) in (None, 0):
-        return value  # type: ignore[return-value]
-    if isinstance(value, int) != (unit is None):
-        expected = "a number, as times are numbers" if unit is None else "a span such as '30 days', as times are dates"
-        raise UserError(f"{name}={value}: expected {expected}")
-    match = _SPAN.fullmatch(str(value).strip())
-    return int(value) if match is None or unit is None else int(match[1]) * _SECONDS[match[2]] * UNITS[unit]  # type: ignore[arg-type]
+    value = check_span(name, value)
+    if value is None or value == 0:
+        return None if value is None else 0
+    if isinstance(value, int) and unit is None:
+        return value
+    if isinstance(value, str) and unit is not None and (match := _SPAN.fullmatch(value.strip())):
+        return int(match[1]) * _SECONDS[match[2]] * UNITS[unit]
+    expected = "a number, as times are numbers" if unit is None else "a span such as '30 days', as times are dates"
+    raise UserError(f"{name}={value}: expected {expected}")
 
 
 def _check_unit(unit: Any) -> str | None:
@@ -326,7 +334,7 @@ def _rescale(name: str, rows: Times, unit: str | None, finest: str | None) -> Ti
     if unit == finest or unit is None or finest is None:
         return rows
     factor = UNITS[finest] // UNITS[unit]
-    is_special = (rows == ALWAYS) | (rows == NEVER)
+    is_special = ~has_time(rows)
     if len(bad := np.flatnonzero(~is_special & (np.abs(rows) > NEVER // factor - 1))):
         raise UserError(f"{name}[{bad[0]}] = {shown(int(rows[bad[0]]))} in {unit} exceeds 64 bits in {finest}")
     return np.where(is_special, rows, np.where(is_special, 0, rows) * factor)

@@ -11,7 +11,7 @@ from gnnkit.config.settings import Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.graph.time_split import time_spans
-from gnnkit.graph.times import ALWAYS, NEVER, show_time
+from gnnkit.graph.times import ALWAYS, NEVER, has_time, show_time
 from gnnkit.graph.types import offsets_of
 from gnnkit.sampler.targets import TaskRows
 from gnnkit.task import Task
@@ -138,7 +138,7 @@ def _describe_range(graph: Graph, noun: str) -> Iterator[str]:
     times = getattr(graph, f"{noun}_time")
     if times is None:
         return
-    dated = times[(times != ALWAYS) & (times != NEVER)]
+    dated = times[has_time(times)]
     ends = [show_time(int(end), graph.time_unit) for end in (dated.min(), dated.max())] if len(dated) else []
     texts = [f"{len(dated):,} {noun}s, {' to '.join(ends)}"]
     texts += [f"{count:,} are always visible"] if (count := np.count_nonzero(times == ALWAYS)) else []

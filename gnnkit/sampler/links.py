@@ -15,7 +15,7 @@ from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids, Split
 from gnnkit.graph.edge_order import sort_by_time
-from gnnkit.graph.times import ALWAYS, NEVER, Times
+from gnnkit.graph.times import ALWAYS, NEVER, Times, has_time
 from gnnkit.sampler.events import MAX_NODES, EventHistory, EventNegatives, Mask, codes
 from gnnkit.sampler.targets import SEEN, LinkRelation, Targets, TaskRows, save_rows, with_times
 from gnnkit.utils.checks import check_range, floats
@@ -83,7 +83,7 @@ class Links(TaskRows):
         if not self.is_frozen:
             graph = sort_by_time(graph)[0]
             return graph.evolve(node_time=with_times(None, graph.num_nodes, graph.edge_time)), self
-        is_event = self.hides(graph.edge_types) & (times != ALWAYS) & (times != NEVER)
+        is_event = self.hides(graph.edge_types) & has_time(times)
         graph, order = sort_by_time(graph.evolve(edge_time=times + (is_event if rule == "inclusive" else 0)))
         return graph, replace(self, train_time=times[order])
 

@@ -14,7 +14,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Floats, Graph, Ids, Labels, Split, labelled
 from gnnkit.graph.edge_order import sort_by_time
 from gnnkit.graph.time_split import describe_parts, parts_of, time_spans
-from gnnkit.graph.times import ALWAYS, NEVER, Times, newest, show_time
+from gnnkit.graph.times import ALWAYS, NEVER, Times, has_time, newest, show_time
 from gnnkit.graph.types import take
 from gnnkit.partition.shard import Shard
 from gnnkit.utils.checks import check_range
@@ -191,7 +191,7 @@ class TaskRows:
         label, split, time = self.values(graph)
         is_predicted = labelled(label) & (split != Split.NONE)
         times = np.full(len(split), ALWAYS) if time is None else time
-        num_untimed = int(np.count_nonzero(is_predicted & ((times == ALWAYS) | (times == NEVER))))
+        num_untimed = int(np.count_nonzero(is_predicted & ~has_time(times)))
         noun = "edge" if self.pairs else "node"
         if num_untimed:
             raise UserError(
@@ -351,4 +351,4 @@ def count_classes(label: Labels, names: object) -> int:
 def with_times(times: Times | None, count: int, edge_time: Times | None) -> Times:  # [count]
     """Returns times, with the moment after the newest edge in place of missing ones."""
     times = np.full(count, ALWAYS) if times is None else np.asarray(times)
-    return np.where((times == ALWAYS) | (times == NEVER), newest(np.asarray(edge_time)) + 1, times)
+    return np.where(has_time(times), times, newest(np.asarray(edge_time)) + 1)

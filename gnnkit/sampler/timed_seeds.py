@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, MiniBatch, RelationGroups
-from gnnkit.graph.edge_order import visible_from
-from gnnkit.graph.times import ALWAYS, NEVER, Times, to_unit
+from gnnkit.graph.edge_order import time_order
+from gnnkit.graph.times import ALWAYS, Times, has_time, to_unit
 from gnnkit.graph.types import take
 from gnnkit.sampler.base import NativeSampler
 from gnnkit.sampler.typed_tables import names_a_type
@@ -32,7 +32,9 @@ class TimedSeeds:
         """
         self._sampler, self._times = copy.copy(sampler), times
         self._sampler.threads = sampler.threads or 1  # the loader's threads sample one batch each
-        self._csc, self._edge_ids = _by_time(graph)
+        csc, (since, self._edge_ids) = graph.csc, time_order(graph)
+        order = self._edge_ids
+        self._csc = CSC.trusted(csc.indptr, csc.indices[order], take(csc.weight, order), csc.num_sources, since[order])
 
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
         batch = self._sampler.sample(self._csc, seeds, key=key, times=self._times[seeds])
@@ -63,7 +65,7 @@ class TimedSeeds:
         if times is not None:
             by_node = np.full(graph.num_nodes, ALWAYS)
             by_node[seeds] = int64s("times", to_unit("times", times, graph.time_unit), len(seeds))
-        is_missing = np.isin(by_node[seeds], [ALWAYS, NEVER])
+        is_missing = ~has_time(by_node[seeds])
         if is_missing.any():
             raise UserError(
                 f"sampler.time={sampler.time}: {np.count_nonzero(is_missing):,} of {len(seeds):,} seeds have no time: pass "
@@ -80,13 +82,3 @@ def check_untyped(graph: Any, seeds: Any, time: str) -> None:
             f"sampler.time={time}: a Loader reads the times of a Graph and of its nodes, got {given}: pass a Graph with "
             "edge_time, or for types use gnnkit.pyg.NeighborLoader(time_attr=, input_time=)"
         )
-
-
-def _by_time(graph: Graph) -> tuple[CSC, Ids]:
-    """Returns the edges in the order of `in_time_order`, and their ids in the graph."""
-    csc, since = graph.csc, visible_from(graph)
-    positions = np.arange(graph.num_edges) if graph.edge_positions is None else graph.edge_positions
-    dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-    order = np.lexsort((positions, since, dst))
-    weight = take(csc.weight, order)
-    return CSC.trusted(csc.indptr, csc.indices[order], weight, csc.num_sources, since[order]), order

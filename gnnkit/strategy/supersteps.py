@@ -36,11 +36,12 @@ class Supersteps:
             remote_edges: Share of edges from other workers' nodes.
             prints: Whether this rank prints a notice.
         """
-        is_limited = remote_edges > MAX_REMOTE and self.length > 1
-        if is_limited and prints:
+        if remote_edges <= MAX_REMOTE or self.length == 1:
+            return
+        if prints:
             text = f"strategy.local_iterations={self.length} stays at 1: {remote_edges:.0%} of the edges cross workers"
             print(text, file=sys.stderr, flush=True)
-        self.length = 1 if is_limited else self.length
+        self.length = 1
 
     def exchanges(self, epoch: int, phases: Phases) -> bool:
         """Returns whether an epoch is the last of its superstep."""

@@ -53,7 +53,8 @@ class LateRows:
         if prints and (self.bound or 0) > default:
             reason = f"{remote_edges:.0%} of the edges cross workers, and {default} is the default"
             print(f"sync.staleness={self.bound} may cost accuracy: {reason}", file=sys.stderr, flush=True)
-        self.bound = default if self.bound is None else self.bound
+        if self.bound is None:
+            self.bound = default
 
     def costs(self) -> str:
         """Returns the notice about stale rows."""

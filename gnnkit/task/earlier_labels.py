@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.graph import Floats, Ids, Labels, Split, labelled
-from gnnkit.graph.times import ALWAYS, NEVER, Times
+from gnnkit.graph.times import ALWAYS, Times, has_time
 from gnnkit.sampler.targets import Targets
 
 LAST = 10  # labels that are averaged
@@ -34,7 +34,7 @@ class EarlierLabels:
             labels: [n, outputs] numbers, or a column of 0 and 1 for each class. NaN
                 where unknown. Edges with NaN alone are skipped.
         """
-        history = np.flatnonzero((times != ALWAYS) & (times != NEVER) & ~np.isnan(labels).all(1))
+        history = np.flatnonzero(has_time(times) & ~np.isnan(labels).all(1))
         history = history[np.lexsort((times[history], ends[history]))]  # by node, then by time
         self._moments, places = np.unique(times[history], return_inverse=True)
         self._codes = ends[history].astype(np.int64) * (len(self._moments) + 1) + places
@@ -50,7 +50,7 @@ class EarlierLabels:
         """
         first = nodes.astype(np.int64) * (len(self._moments) + 1)
         begin, end = (np.searchsorted(self._codes, first + at) for at in (0, np.searchsorted(self._moments, times)))
-        counts = np.where((times == ALWAYS) | (times == NEVER), 0, end - begin)
+        counts = np.where(has_time(times), end - begin, 0)
         sums, num_known = np.zeros((2, len(nodes), self._labels.shape[1]))
         if last is None:
             reached = np.flatnonzero(counts)
@@ -101,8 +101,7 @@ def label_columns(label: Labels, num_classes: int) -> npt.NDArray[np.float64]:  
 
 def known_until(times: Times, delay: int) -> Times:  # [n]
     """Returns the times before which labels are known, `ALWAYS` without a time."""
-    has_time = (times != ALWAYS) & (times != NEVER)
-    return np.where(has_time, np.maximum(times, ALWAYS + 1 + delay) - delay, ALWAYS)
+    return np.where(has_time(times), np.maximum(times, ALWAYS + 1 + delay) - delay, ALWAYS)
 
 
 def outputs_of_labels(edges: Targets, rows: Ids, width: int, delay: int = 0) -> Tensor | None:  # [k, width] float64

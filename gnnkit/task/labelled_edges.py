@@ -15,9 +15,9 @@ from gnnkit.engine import Tally
 from gnnkit.engine.remote import Lookup, Reach
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, Split
-from gnnkit.graph.edge_columns import CONTEXT, REVERSE
-from gnnkit.graph.edge_order import visible_from
-from gnnkit.graph.times import ALWAYS, NEVER, Times, before_window, check_span, newest, read_span
+from gnnkit.graph.edge_columns import CONTEXT
+from gnnkit.graph.edge_order import listed_edges, visible_from
+from gnnkit.graph.times import ALWAYS, NEVER, Times, before_window, check_span, has_time, newest, read_span
 from gnnkit.graph.types import offsets_of, take
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
@@ -131,16 +131,10 @@ class LabelledEdges(NodeTask):
     def _with_features(self, graph: Graph, targets: Targets) -> Targets:
         parts = [_with_counts(targets, _after_newest(graph), self.window)] if self.edge_features else []
         if self.label_delay is not None:
-            key = f"task.label_delay={self.label_delay}"
-            if graph.edge_time is None or graph.edge_labels is None:
-                needed = "times: dataset.time" if graph.edge_time is None else "known labels: dataset.edge_label"
-                raise UserError(
-                    f"{key}: predictions read labels of earlier edges, so edges need {needed} names their column (null: "
-                    "read no labels)"
-                )
             parts.append(_labels_before(targets, self.label_delay))
             if np.isnan(parts[-1]).all():
-                warnings.warn(f"{key}: no label is known at the time of any edge: predictions read none", stacklevel=2)
+                text = "no label is known at the time of any edge: predictions read none"
+                warnings.warn(f"task.label_delay={self.label_delay}: {text}", stacklevel=2)
         return replace(targets, features=np.hstack(parts) if parts else None)
 
     def num_outputs(self, num_classes: int) -> int:
@@ -196,8 +190,8 @@ class LabelledEdges(NodeTask):
 
     def score_warnings(self, metrics: Mapping[str, float]) -> list[str]:
         lines = super().score_warnings(metrics)
+        metric = self.progress.partition("_")[2]
         for split in ("test", "val"):
-            metric = self.progress.partition("_")[2]
             name, baseline = f"{split}_{metric}", metrics.get(f"{split}_{BASELINE}_{metric}")
             if baseline is None or name not in metrics:
                 continue
@@ -232,20 +226,16 @@ def edge_targets(graph: Graph, name: str | None) -> Targets:
     number = relation_number(graph, name)
     split = np.zeros(graph.num_edges, np.int8) if graph.edge_split is None else graph.edge_split
     label = np.full(graph.num_edges, -1) if graph.edge_labels is None else graph.edge_labels
-    mask = split != REVERSE
+    edges = listed_edges(graph)
     if number is not None and graph.edge_types is not None:
-        mask &= graph.edge_types == number
-    edges = np.flatnonzero(mask)
-    positions = edges if graph.edge_positions is None else graph.edge_positions[edges].astype(np.int64)
-    order = np.argsort(positions, kind="stable")
-    edges = edges[order]
+        edges = edges[graph.edge_types[edges] == number]
     return Targets(
         num_classes=count_classes(label, graph.edge_class_names),
         ids=np.arange(len(edges)),
         rows=pairs_of(graph.csc, edges),
         label=label[edges],
         split=split[edges],
-        positions=positions[order],
+        positions=edges if graph.edge_positions is None else graph.edge_positions[edges].astype(np.int64),
         features=take(graph.edge_features, edges),
         time=take(graph.edge_columns.get("time"), edges),
         time_unit=graph.time_unit,
@@ -313,7 +303,7 @@ def _count_edges(pairs: Ids) -> list[Ids]:  # 4 of [n]
 def _count_visible(pairs: Ids, time: Times, later: int, window: int | None) -> list[Ids]:  # 4 of [n]
     """Counts the edges before each row's time and in its window."""
     times, rank = np.unique(time, return_inverse=True)
-    bounds = np.where((time == ALWAYS) | (time == NEVER), later, time)
+    bounds = np.where(has_time(time), time, later)
     until, num_static = np.searchsorted(times, bounds), int(ALWAYS in times[:1])
     since = np.full_like(until, num_static)
     if window is not None:
@@ -332,14 +322,18 @@ def _count_visible(pairs: Ids, time: Times, later: int, window: int | None) -> l
 def _labels_before(rows: Targets, delay: int | str) -> Floats:  # [n, NUM_MEANS * num_classes]
     """Averages known labels of the edges out of and into each end, of the last and all.
 
-    Raises `UserError` for rows without times.
+    Raises `UserError` for rows without times or labels.
 
     Args:
         rows: The rows.
         delay: As for `LabelledEdges.label_delay`.
     """
-    if rows.time is None:
-        raise UserError(f"label_delay={delay}: edges have no times, so no label is earlier: use None")
+    if rows.time is None or not rows.num_classes:
+        needed = "times: dataset.time" if rows.time is None else "known labels: dataset.edge_label"
+        raise UserError(
+            f"task.label_delay={delay}: predictions read labels of earlier edges, so edges need {needed} names their "
+            "column (null: read no labels)"
+        )
     until = known_until(rows.time, read_span("task.label_delay", delay, rows.time_unit) or 0)
     labels = label_columns(rows.label, rows.num_classes)
     means = np.empty((2, 2, 2, *labels.shape), np.float32)  # by end, role in the edge, and whether all are averaged

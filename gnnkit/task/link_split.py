@@ -16,7 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split
 from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.time_split import parts_of
-from gnnkit.graph.times import ALWAYS, NEVER
+from gnnkit.graph.times import NEVER, has_time
 from gnnkit.graph.types import Fields
 from gnnkit.sampler.events import Mask, codes
 from gnnkit.sampler.links import Links, at_times, draw_for_pairs, pair_codes, pairs_of
@@ -140,7 +140,7 @@ def split_events(graph: Graph, pairs: Ids, is_predicted: Mask) -> tuple[Ids, Ids
 def _list_events(graph: Graph, pairs: Ids, is_predicted: Mask) -> Fields:
     """Returns the fields of `Links` about the predicted edges that have a time."""
     times = np.asarray(graph.edge_time)
-    mask = is_predicted & (times != NEVER) & (times != ALWAYS)
+    mask = is_predicted & has_time(times)
     features = None if graph.edge_features is None else np.asarray(graph.edge_features)[mask]
     return {"events": np.concatenate([pairs[mask], times[mask, None]], 1), "event_features": features}
 

@@ -72,11 +72,12 @@ class Validations:
         For errors, the bound is the best value divided by 0.99. It is None without
         validations.
         """
-        lower, best = self.lower_is_better, (self.best or {"value": math.nan})["value"]
-        good = (
-            seconds for seconds, value, _ in self.looks if (value * 0.99 <= best if lower else value >= 0.99 * best)
-        )
-        return next(good, None)
+        if (best := self.best) is None:
+            return None
+        for seconds, value, _ in self.looks:
+            if value * 0.99 <= best["value"] if self.lower_is_better else value >= 0.99 * best["value"]:
+                return seconds
+        return None
 
     @property
     def best(self) -> dict[str, float] | None:

@@ -13,7 +13,8 @@ from gnnkit.config.settings import Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Graph, Ids, Split
 from gnnkit.graph.csc import sort_edges
-from gnnkit.graph.edge_columns import CONTEXT, REVERSE
+from gnnkit.graph.edge_columns import CONTEXT
+from gnnkit.graph.edge_order import listed_edges
 from gnnkit.graph.fields import narrowed_positions
 from gnnkit.graph.labels import unlabelled
 from gnnkit.graph.schema import types_of_nodes
@@ -53,10 +54,7 @@ class ExtensibleEdges:
             )
         number = relation_number(graph, task.relation)
         self._relation = None if number is None or graph.edge_types is None else graph.schema.edge_types[number]
-        split = np.zeros(graph.num_edges, np.int8) if graph.edge_split is None else graph.edge_split
-        positions = np.arange(graph.num_edges) if graph.edge_positions is None else graph.edge_positions
-        listed = np.flatnonzero(split != REVERSE)
-        listed = listed[np.argsort(positions[listed], kind="stable")]
+        listed = listed_edges(graph)
         label = np.full(len(listed), -1) if graph.edge_labels is None else graph.edge_labels[listed]
         columns = graph.edge_columns.without("position").take(listed)
         marks = {"label": label, "split": np.full(len(listed), CONTEXT, np.int8)}

@@ -6,6 +6,7 @@ import copy
 import math
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -51,19 +52,30 @@ class ChangedError(Exception):
     """The run or its data has changed since the start."""
 
 
-class Served:
+class Served(ABC):
     """Predictions of a run by id: the rows that `job=predict` has written."""
 
     noun: ClassVar[str]  # noun for a row, in messages
 
-    def __init__(self, settings: Settings, tables: Path, files: ServedFiles) -> None:
-        """Reads the predictions.
+    def __init__(
+        self,
+        settings: Settings,
+        tables: Path,
+        files: ServedFiles,
+        graph: Graph | None = None,
+        model: nn.Module | ModelFactory | None = None,
+    ) -> None:
+        """Reads the predictions and what new rows need, and prints what is served.
+
+        Raises `UserError` if a file has changed since the start.
 
         Args:
             settings: From `read_settings`.
             tables: Run folder of `job=predict write_format=parquet`, with the files of
                 `written_by`.
             files: The run's files and its data, from before the predictions.
+            graph: The graph of the predictions. If None, the run's data set.
+            model: As for `gnnkit.load`.
         """
         import pyarrow.parquet
 
@@ -73,19 +85,18 @@ class Served:
         for name in written_by(settings):
             self._columns |= pyarrow.parquet.read_table(tables / f"{name}.parquet").to_pydict()
         self._place = {row: place for place, row in enumerate(self._columns["id"])}
-        self.identity: Json = {}  # what `/health` answers
-
-    def _finish(self, dataset: str) -> None:
-        """Sets `identity`, and prints what is served.
-
-        Raises `UserError` if a file has changed since the start.
-        """
+        self._prepare(graph, model)
         if change := self.changed():
             raise UserError(f"serve: {change} while the server started: start it again")
         digest = sha256((self._folder / weights.FILE).read_bytes()).hexdigest()[:16]
-        counts = {f"{self.noun}s": len(self._place)}
-        self.identity = {**counts, "run": self._folder.name, "dataset": dataset, "model": digest}
+        counts, dataset = {f"{self.noun}s": len(self._place)}, settings.dataset.name if graph is None else "from Python"
+        # What `/health` answers
+        self.identity: Json = {**counts, "run": self._folder.name, "dataset": dataset, "model": digest}
         say(f"serving {self._folder}: " + ", ".join(f"{name} {value}" for name, value in self.identity.items()))
+
+    @abstractmethod
+    def _prepare(self, graph: Graph | None, model: nn.Module | ModelFactory | None) -> None:
+        """Reads what predictions of new rows need. Arguments as for the constructor."""
 
     def changed(self) -> str:
         """Describes a change of the run or its data since the start, or returns ""."""
@@ -118,34 +129,16 @@ class ServedRun(Served):
 
     noun = "node"
 
-    def __init__(
-        self,
-        settings: Settings,
-        tables: Path,
-        files: ServedFiles,
-        graph: Graph | None = None,
-        model: nn.Module | ModelFactory | None = None,
-    ) -> None:
-        """Reads the predictions, the model and the graph, and prints what is served.
-
-        Args:
-            settings: As for `Served`.
-            tables: As for `Served`.
-            files: As for `Served`.
-            graph: The graph of the predictions. If None, the run's data set.
-            model: As for `weights.load`.
-        """
-        super().__init__(settings, tables, files)
+    def _prepare(self, graph: Graph | None, model: nn.Module | ModelFactory | None) -> None:
         self._names = weights.class_names(self._folder)
         if "rank" in self._columns:
             raise UserError("serve: the run predicts ranked lists, which are not served; use job=predict")
         if len(self._place) < len(self._columns["id"]):
             raise UserError("serve: an id occurs twice in the predictions: give nodes of all types distinct ids")
-        self._task: NodeTask = settings.task.create()
+        self._task: NodeTask = self._settings.task.create()
         self._task.recall(weights.read_facts(self._folder))
         self._trained: nn.Module = adapted(weights.restore_model(self._folder, copy.deepcopy(model))).eval()
         self._base = self._read_graph(graph)
-        self._finish("from Python" if graph is not None else settings.dataset.name)
 
     def predict_new(self, nodes: Sequence[NewNode], edges: Sequence[NewEdge]) -> list[Json]:
         """Returns a row per new node, as `job=predict` on the extended graph would.

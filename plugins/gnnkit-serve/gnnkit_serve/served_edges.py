@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from gnnkit import jobs
-from gnnkit.config.settings import Choice, Settings, with_choice
+from gnnkit.config.settings import Choice, with_choice
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.models import ModelFactory
@@ -22,7 +22,7 @@ from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_line
 from gnnkit_serve.extensible_edges import ExtensibleEdges
 from gnnkit_serve.new_nodes import NewEdge
-from gnnkit_serve.served import ONE_CALL, Served, ServedFiles, read_settings, written_by
+from gnnkit_serve.served import ONE_CALL, Served, read_settings, written_by
 
 
 class ServedEdges(Served):
@@ -34,27 +34,10 @@ class ServedEdges(Served):
 
     noun = "edge"
 
-    def __init__(
-        self,
-        settings: Settings,
-        tables: Path,
-        files: ServedFiles,
-        graph: Graph | None = None,
-        model: nn.Module | ModelFactory | None = None,
-    ) -> None:
-        """Reads the predictions and the graph, and prints what is served.
-
-        Args:
-            settings: As for `Served`.
-            tables: As for `Served`.
-            files: As for `Served`.
-            graph: The graph of the predictions. If None, the run's data set.
-            model: As for `gnnkit.load`.
-        """
-        super().__init__(settings, tables, files)
+    def _prepare(self, graph: Graph | None, model: nn.Module | ModelFactory | None) -> None:
+        settings = self._settings
         self._graph = ExtensibleEdges(with_names(settings, graph), settings, from_caller=graph is not None)
         self._order = _order_of(self._folder, model, written_by(settings))
-        self._finish("from Python" if graph is not None else settings.dataset.name)
 
     def predict_edges(self, edges: Sequence[NewEdge]) -> list[Json]:
         """Returns a row per new edge, as `job=predict` on the extended graph writes it.

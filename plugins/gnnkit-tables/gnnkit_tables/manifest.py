@@ -234,7 +234,7 @@ def _read_task(place: str, value: Any) -> TaskSpec:
         _names(f"{place}.entity", entry["entity"]),
         str(_name(f"{place}.label", entry["label"])),
         _name(f"{place}.time", entry.get("time")),
-        check_span(f"{FILE}, {place}.horizon", entry.get("horizon")),
+        check_span(f"{FILE}, {place}.horizon", entry.get("horizon"), 2**31),
         RANKING
         if target is not None
         else None
