@@ -33,8 +33,8 @@ from peers import write_graph
 
 from gnnkit.dataset.pystdlib import PyStdlib
 from gnnkit.graph import CSC, Floats, Graph, Ids
-from gnnkit.partition.ldg import Ldg
 from gnnkit.partition.quality import max_over_mean
+from gnnkit.partition.streaming import Ldg
 from gnnkit.sampler import (
     BalancedSampler,
     ClusterSampler,

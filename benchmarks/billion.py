@@ -1,9 +1,9 @@
-"""A billion edges: imported, cut, planned, trained and evaluated in little memory.
+"""A billion edges: imported, cut, trained and evaluated in little memory.
 
     uv run python benchmarks/billion.py --folder DISK --edges 1e9 --nodes 25e6 --limit 4
 
 Draws edges by R-MAT into a folder of Parquet parts or into pairs of int64, and rows of
-features and labels. Then runs job=import, job=plan and a run of 20 steps in two
+features and labels. Then runs job=import and a run of 20 steps in two
 processes, as a user does, each within a control group of `--limit` GiB, which counts
 the system's cache of files too (Linux, as root; without that, `ulimit -d` bounds the
 memory of each process alone). Prints seconds, those of 100 million edges, and the peak
@@ -67,7 +67,6 @@ def main() -> None:
     train_keys = [*reads, f"workers={WORKERS}", "dataset=store", f"dataset.root={store}", "features.place=disk"]
     train_keys += ["sampler.fanouts=[10,5]", "trainer.max_epochs=1", "cache=false", "write=[]"]
     train_keys += ["trainer.evaluation_memory=128"]  # of each of 8 parts
-    timed("plan", ["job=plan", *train_keys, f"output={folder / 'plan'}"], limit)
     timed("train", [*train_keys, f"output={folder / 'run'}"], limit)
     result = json.loads((folder / "run" / "result.json").read_text())
     print({name: result.get(name) for name in ("train_loss", "val_accuracy", "test_accuracy", "seconds_per_epoch")})

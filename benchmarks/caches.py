@@ -19,7 +19,7 @@ from torch import nn
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.engine.remote.row_cache import CACHES
+from gnnkit.engine.remote.owned_rows import CACHES
 from gnnkit.graph import Ids
 from gnnkit.partition import Grid, Partition, Shard, cut_all
 from gnnkit.sampler import NeighborSampler

@@ -35,8 +35,8 @@ import lightning as L
 import torch.utils.tensorboard  # noqa: F401 - imported once, before runs fork
 
 import gnnkit
-from gnnkit.jobs import dispatch, restarts, run, train  # noqa: F401 - as above
-from gnnkit.result.folder import PREPARED
+from gnnkit.jobs import job, restarts, run, train  # noqa: F401 - as above
+from gnnkit.result.result import PREPARED
 
 WORKERS, KILLS, EPOCHS, SLOW = 3, 3, 30, 0.03  # SLOW: seconds that a rank sleeps in a step
 SAMPLED = {"sampler": {"name": "neighbor", "fanouts": [5, 5]}}

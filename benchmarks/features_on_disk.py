@@ -8,8 +8,7 @@ store leave the system's cache of files before each run. Seconds are means over
 all epochs, the first one included, of the slowest worker. "bound s" is the time in
 which the disk alone brings the missing rows of an epoch: as many random rows of as many
 batches are read after the run. So no run on disk is faster than "bound s" and the time
-of memory are. "planned" is what job=plan says of the first two epochs. Models of all
-ways must be equal to the bit.
+of memory are. Models of all ways must be equal to the bit.
 """
 
 from __future__ import annotations
@@ -125,8 +124,6 @@ def run(store: Path, share: float | None, keys: list[str], folder: Path) -> dict
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     figures = {"epochs": epochs(folder), "digest": digest, "read": result.get("features_read")}
     if share is not None:
-        command(*arguments, "job=plan", f"output={folder}-plan")
-        figures["plan"] = json.loads(Path(f"{folder}-plan/result.json").read_text())["features_read"]
         num_missed = figures["read"]["rows"] / len(figures["epochs"])
         figures["bound"] = seconds_of_reads(store, int(num_missed), steps_of(folder) * result["world_size"])
     return figures
@@ -159,17 +156,16 @@ def main() -> None:
                 runs_by_way[name].append(run(root / "store", share, keys, root / f"{turn}-{share}"))
         _, _, num_rows, row_bytes = features_of(root / "store")
     print(f"{num_rows:,} rows of {row_bytes} bytes, {num_rows * row_bytes / 1e9:.3g} GB, {options.workers} workers")
-    print(f"{'way':<12}{'s an epoch':>12}{'first':>8}{'ratio':>8}{'hits':>7}{'GB read':>9}{'planned':>9}{'bound s':>9}")
+    print(f"{'way':<12}{'s an epoch':>12}{'first':>8}{'ratio':>8}{'hits':>7}{'GB read':>9}{'bound s':>9}")
     base = statistics.mean(second for figures in runs_by_way["memory"] for second in figures["epochs"])
     for name, runs in runs_by_way.items():
         seconds = statistics.mean(second for figures in runs for second in figures["epochs"])
         first = statistics.mean(figures["epochs"][0] for figures in runs)
         line = f"{name:<12}{seconds:>12.2f}{first:>8.2f}{seconds / base:>8.2f}"
         if runs[0]["read"] is not None:
-            read, plan = runs[0]["read"], runs[0]["plan"]
-            assert all(figures["read"]["bytes_by_epoch"][:2] == plan["bytes_by_epoch"][:2] for figures in runs)
+            read = runs[0]["read"]
             disk_bound = statistics.mean(figures["bound"] for figures in runs)
-            line += f"{read['hit_rate']:>7.0%}{sum(read['bytes_by_epoch'][:2]) / 1e9:>9.3f}{plan['bytes'] / 1e9:>9.3f}"
+            line += f"{read['hit_rate']:>7.0%}{sum(read['bytes_by_epoch'][:2]) / 1e9:>9.3f}"
             line += f"{disk_bound:>9.2f}  {read['window']} batches ahead"
         print(line)
     digests = {figures["digest"] for runs in runs_by_way.values() for figures in runs}

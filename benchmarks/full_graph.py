@@ -66,7 +66,7 @@ from gnnkit_formats.synthetic import Synthetic
 from step import LARGE_PAGES, OURS, TUNED, Contender, by_turns, converge, head, start
 
 from gnnkit.graph import CSC, Graph, Split
-from gnnkit.partition.loops import AddedLoops, looped
+from gnnkit.partition.degrees import AddedLoops, looped
 from gnnkit.utils.memory import available_memory
 
 WIDTH, NUM_CLASSES, HIDDEN, HEADS, NUM_LAYERS = 128, 16, 128, 8, 3

@@ -38,8 +38,8 @@ import numpy as np
 import torch.utils.tensorboard  # noqa: F401 - imported once, before runs fork
 
 import gnnkit
-from gnnkit.jobs import dispatch, rank_run, run  # noqa: F401 - as above
-from gnnkit.launch.launcher import processes
+from gnnkit.jobs import job, rank_run, run  # noqa: F401 - as above
+from gnnkit.launch.launcher import builtin as processes
 
 WORKERS, NODES = 3, 600
 TIMEOUT = 10.0  # comm.timeout in seconds

@@ -40,8 +40,7 @@ from torch_geometric.nn import SAGEConv
 
 import gnnkit
 from gnnkit.graph import Split
-from gnnkit.task.earlier_labels import outputs_of_labels
-from gnnkit.task.labelled_edges import NUM_COUNTS, LabelledEdges, edge_targets, inputs_of_head
+from gnnkit.task.labelled_edges import NUM_COUNTS, LabelledEdges, edge_targets, inputs_of_head, outputs_of_labels
 from gnnkit.task.node_classification import EdgeClassification
 from gnnkit.task.regression import EdgeRegression
 

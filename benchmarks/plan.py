@@ -12,8 +12,8 @@ of the fastest. Seconds of a run are the least of its epochs without the first, 
 work takes most of the machine, `--cpu` measures seconds of the processor instead, the
 mean over ranks, from two runs of different length. It needs `--threads 1`.
 
-`--memory` runs each of the four strategies as it is planned, with an evaluation after
-each epoch, and compares the peak of each rank's process up to the last step.
+`--memory` runs `vertex_centric` as it is planned, with an evaluation after each epoch,
+and compares the peak of each rank's process up to the last step.
 """
 
 from __future__ import annotations
@@ -46,13 +46,12 @@ MODELS = {
     "gin": ["model=gin", "model.hidden=128", "model.num_layers=3"],
     "gat": ["model=gat", "model.hidden=16", "model.heads=8", "model.num_layers=3"],
 }
-STRATEGIES = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")
 QUIET = ["trainer.progress_bar=false", "trainer.checkpoint=false", "trainer.check_val_every_n_epoch=1000"]
 
 
-def run(overrides: list[str], folder: Path, strategy: str = "vertex_centric") -> dict[str, Any]:
+def run(overrides: list[str], folder: Path) -> dict[str, Any]:
     """Does one job, and returns its figures."""
-    return dict(gnnkit.train(strategy=strategy, model="gcn", overrides=overrides, folder=folder))
+    return dict(gnnkit.train(strategy="vertex_centric", model="gcn", overrides=overrides, folder=folder))
 
 
 def measure(overrides: list[str], folder: Path) -> tuple[float, int]:
@@ -121,12 +120,12 @@ def compare(
     return ratios, seconds[plan["choice"]] / min(seconds.values())
 
 
-def compare_memory(case: list[str], strategy: str, folder: Path) -> list[float]:
-    """Prints a line for a strategy. Returns predicted over measured bytes by rank."""
-    plan = run([*case, "job=plan"], folder / "plan", strategy)
-    predictions = plan["layouts"]["chosen"]["memory_per_rank"] if "layouts" in plan else plan["memory"]
+def compare_memory(case: list[str], folder: Path) -> list[float]:
+    """Prints a line for a case. Returns predicted over measured bytes by rank."""
+    plan = run([*case, "job=plan"], folder / "plan")
+    predictions = plan["layouts"]["chosen"]["memory_per_rank"]
     run_keys = ["trainer.progress_bar=false", "trainer.check_val_every_n_epoch=1", f"trainer.max_epochs={EPOCHS}"]
-    run([*case, *run_keys], folder / "run", strategy)
+    run([*case, *run_keys], folder / "run")
     peaks = dict[int, int]()
     for line in (folder / "run" / "workers.jsonl").read_text(encoding="utf-8").splitlines():
         state = json.loads(line)
@@ -135,7 +134,7 @@ def compare_memory(case: list[str], strategy: str, folder: Path) -> list[float]:
     columns = "".join(
         f"{prediction / 2**20:>8.0f}{peak / 2**20:>8.0f}{prediction / peak - 1:>+7.0%}" for prediction, peak in pairs
     )
-    print(f"  {strategy:<20}{columns}", flush=True)
+    print(f"  {columns}", flush=True)
     return [prediction / peak for prediction, peak in pairs]
 
 
@@ -144,11 +143,9 @@ def all_memory(graphs: dict[str, list[str]], options: argparse.Namespace) -> Non
     ratios: list[float] = []
     for graph, model, workers, rows in itertools.product(graphs, options.models, options.workers, options.rows):
         print(f"{graph}, {model}, {workers} workers, input_rows={rows}: MiB predicted, measured, by rank", flush=True)
-        two_layers = [key for key in MODELS[model] if not key.startswith("model.num_layers")]  # as samplers draw
-        case = [*graphs[graph], *two_layers, f"workers={workers}", f"threads={options.threads}", "comm=gloo"]
-        for strategy in options.strategies:
-            with tempfile.TemporaryDirectory() as folder:
-                ratios += compare_memory([*case, f"input_rows={rows}"], strategy, Path(folder))
+        case = [*graphs[graph], *MODELS[model], f"workers={workers}", f"threads={options.threads}", "comm=gloo"]
+        with tempfile.TemporaryDirectory() as folder:
+            ratios += compare_memory([*case, f"input_rows={rows}"], Path(folder))
     good = sum(abs(ratio - 1) <= 0.15 for ratio in ratios)
     print(f"memory: {good} of {len(ratios)} processes within 15 %, {min(ratios) - 1:+.0%} to {max(ratios) - 1:+.0%}")
 
@@ -166,8 +163,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of each rank (default: 1)")
     parser.add_argument("--repeats", type=int, default=2, help="runs of each layout, by turns (default: 2)")
     parser.add_argument("--cpu", action="store_true", help="seconds of the processor in place of the clock's")
-    parser.add_argument("--memory", action="store_true", help="of strategies, by rank, in place of layouts")
-    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES), help="of --memory")
+    parser.add_argument("--memory", action="store_true", help="by rank, in place of layouts")
     parser.add_argument("--data", nargs="+", default=[], help="of --memory: further graphs, as .npz files")
     parser.add_argument("--rows", nargs="+", default=["auto"], help="of --memory: input_rows (default: auto)")
     parser.add_argument("--quick", action="store_true", help="a small graph, to see that the script works")

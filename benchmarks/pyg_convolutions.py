@@ -37,7 +37,6 @@ from torch_geometric.data import HeteroData
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.graph import Graph
-from gnnkit.model.adapt import adapted
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN
@@ -45,7 +44,7 @@ from gnnkit.model.hetero import HeteroModel
 from gnnkit.model.hgt import HGT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
-from gnnkit.model.unchanged import EdgeIndexModel
+from gnnkit.model.unchanged import EdgeIndexModel, adapted
 from gnnkit.partition.shard import uncut
 
 HIDDEN, HEADS = 64, 4

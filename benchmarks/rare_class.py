@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import to_undirected
 
-from gnnkit.task.decisions import HALF, best_threshold, calibration_error, calibration_sums
+from gnnkit.task.classes import HALF, best_threshold, calibration_error, calibration_sums
 from gnnkit.task.ranking import areas
 
 CUSTOMERS, RARE, CALLS = 4000, 64, 12_000

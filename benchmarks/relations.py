@@ -16,7 +16,7 @@ relation), and the layer. The ratio is of the layer to the sum and the products.
 
 from __future__ import annotations
 
-from gnnkit.launch.allocator import keep_freed_memory
+from gnnkit.launch.lean import keep_freed_memory
 
 keep_freed_memory()  # before torch, as ranks do
 
@@ -140,10 +140,11 @@ def layer(graph: Graph, engine: Engine, width: int) -> dict[str, Step]:
     weights = torch.randn(graph.num_relations, width, width, requires_grad=True)
     pairs = engine.typed.pairs(inverse=False)
     means = torch.randn(len(pairs), width, requires_grad=True)
+    (adjacency,) = ShardAdjacency.layers(engine, 1, 0)
     return {
         "sum": both_ways(lambda: engine.sum(x, 0)),
         "products": both_ways(lambda: Products.apply(means, weights, pairs.sizes)),
-        "layer": both_ways(lambda: engine.typed.sum(x, lambda z, p, _: p.sum_products(z, weights), 0)),
+        "layer": both_ways(lambda: adjacency.aggregate_relations(x, lambda z, p, _: p.sum_products(z, weights))),
     }
 
 

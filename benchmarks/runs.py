@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from gnnkit_compare import scheme_table
+from gnnkit_sweep import scheme_table
 from link import Network, Shape, Unavailable, add_arguments, stop_in_order
 
 import gnnkit

@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gnnkit_compare.scheme_table import exposed_seconds
+from gnnkit_sweep.scheme_table import exposed_seconds
 
 import gnnkit
 from gnnkit import plugins

@@ -33,6 +33,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pyarrow.parquet
+from gnnkit_serve.serve import DRAIN
 
 import gnnkit
 
@@ -79,22 +80,23 @@ def expected(run: Path, folder: Path) -> dict[Any, dict[str, Any]]:
     for name in TABLES:
         columns |= pyarrow.parquet.read_table(result.folder / f"{name}.parquet").to_pydict()
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return {values["id"]: values for values in rows}
+    return {values["id"]: {name: value for name, value in values.items() if name != "type"} for values in rows}
 
 
 def post(address: str, route: str, body: Any) -> int | None:
     """Sends a request on a connection of its own. Returns its status.
 
     Returns None if the server no longer accepts connections, and 0 without an answer.
+    A connection that arrives as the server stops to listen is reset at once.
     """
-    connection = HTTPConnection(address, timeout=60)
-    try:
-        connection.connect()
-    except ConnectionRefusedError:
-        return None
+    connection, start = HTTPConnection(address, timeout=60), time.monotonic()
     try:
         connection.request("POST", route, json.dumps(body), {"content-type": "application/json"})
         return connection.getresponse().status
+    except ConnectionRefusedError:
+        return None
+    except ConnectionResetError:
+        return None if time.monotonic() - start < DRAIN / 2 else 0
     except (OSError, HTTPException):
         return 0
     finally:

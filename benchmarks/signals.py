@@ -31,8 +31,8 @@ import torch.utils.tensorboard  # noqa: F401 - imported once, before jobs fork
 
 import gnnkit
 from gnnkit.__main__ import program
-from gnnkit.jobs import dispatch, run  # noqa: F401 - as above
-from gnnkit.jobs.dispatch import import_for_training
+from gnnkit.jobs import job, run  # noqa: F401 - as above
+from gnnkit.jobs.job import import_for_training
 
 HANGS = 90.0  # seconds until a job counts as hung
 AT_ONCE = 0.25  # seconds: a job that ends so soon after the signal was ending already

@@ -40,7 +40,6 @@ from torch_geometric.utils import negative_sampling, to_undirected
 import gnnkit
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import CSC, Graph, Split, random_split
-from gnnkit.model.pyg import PyG
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.sampler.links import pairs_of
 from gnnkit.sampler.targets import TaskRows
@@ -139,16 +138,16 @@ class Layers(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers(width, num_outputs))
 
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         for layer in self.layers:
-            x = layer(x, edges) if isinstance(layer, SAGEConv) else layer(x)
+            x = layer(x, edge_index) if isinstance(layer, SAGEConv) else layer(x)
         return x
 
 
 def ours(problem: Problem, keys: dict[str, Any], epochs: int, seed: int) -> dict[str, float]:
     """The result of one run of gnnkit, on ranks that are threads."""
     trainer: dict[str, Any] = {"max_epochs": epochs, "lr": LR, "check_val_every_n_epoch": epochs}
-    model: Any = lambda width, num_outputs: PyG(layers(width, num_outputs))  # noqa: E731 - typed
+    model: Any = Layers
     if problem.name == "node_classification":
         trainer, model = trainer | {"weight_decay": 5e-4}, {"name": "gcn", **KIPF}
     with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):

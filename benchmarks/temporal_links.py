@@ -1,7 +1,7 @@
 """Links in time: rules that learn nothing, and models of gnnkit-temporal.
 
     uv run python benchmarks/temporal_links.py MESSAGES.npz
-    uv run python benchmarks/temporal_links.py EVENTS.csv --seeds 10 --epochs 3
+    uv run python benchmarks/temporal_links.py EVENTS.csv --seeds 10 --epochs 8
     uv run python benchmarks/temporal_links.py EVENTS.csv --split val --epochs 10
 
 MESSAGES.npz has the arrays `src`, `dst` and `time`, and EVENTS.csv has the source, the
@@ -36,10 +36,10 @@ from gnnkit.engine.visible import TimedEdges, TimedLayers
 from gnnkit.graph import CSC, Graph, RelationGroups
 from gnnkit.graph.edge_order import in_time_order
 from gnnkit.sampler import NeighborSampler
-from gnnkit.sampler.links import Links, at_times
+from gnnkit.sampler.links import Links
+from gnnkit.task.event_ranking import Recurrence
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.ranking import mid_ranks
-from gnnkit.task.recurrence import Recurrence
 
 EVENTS, NEGATIVES, WEEK = 1000, 100, 7 * 24 * 3600
 PIECE, WIDTH = 50, 32  # events that are scored together, and random features of a node
@@ -70,15 +70,16 @@ def read_graph(path: Path) -> Graph:
 
 def draw_candidates(links: Links, seed: int, split: str = "test") -> dict[str, Candidates]:
     """Returns drawn events of a split, each followed by its negative pairs, by kind."""
-    assert links.events is not None
-    rng, pairs = np.random.default_rng(seed), getattr(links, split)
-    rows = np.sort(rng.choice(len(pairs), min(EVENTS, len(pairs)), replace=False))
-    events = at_times(pairs, getattr(links, f"{split}_time"))[rows]
+    all_events = links.timeline.events
+    assert all_events is not None
+    rng, part = np.random.default_rng(seed), links.val if split == "val" else links.test
+    rows = np.sort(rng.choice(len(part), min(EVENTS, len(part)), replace=False))
+    events = part.events[rows]
     random = np.repeat(events[:, None], 1 + NEGATIVES, 1)
     random[:, 1:, :2] = links.negative_pairs(events, np.arange(len(events)), NEGATIVES, seed, evaluates=True)
     historical = random.copy()
     for row, (source, destination, time) in enumerate(events):
-        earlier = links.events[(links.events[:, 0] == source) & (links.events[:, 2] < time), 1]
+        earlier = all_events[(all_events[:, 0] == source) & (all_events[:, 2] < time), 1]
         places = rng.permutation(np.unique(earlier[earlier != destination]))[:NEGATIVES]
         historical[row, 1 : 1 + len(places), 1] = places
     return {"random": random, "historical": historical}
@@ -89,8 +90,9 @@ def reciprocal_rank(scores: torch.Tensor) -> float:
 
 
 def measure_rules(links: Links, candidates: Candidates, window: int) -> dict[str, float]:
-    assert links.events is not None
-    rules = Recurrence(links.events, links.num_nodes, window)
+    all_events = links.timeline.events
+    assert all_events is not None
+    rules = Recurrence(all_events, links.num_nodes, window)
     scores = rules.scores(candidates[..., :2], candidates[:, 0, 2])
     return {rule: reciprocal_rank(torch.from_numpy(score)) for rule, score in scores.items()}
 

@@ -6,7 +6,8 @@
 
 The graph is drawn: 12 edges per node, at any of a million times, and degrees with a
 heavy tail. With `--relations`, each edge has one of so many types, in equal shares, and
-a node draws the fanout from each. Batches have 1,024 seeds and are drawn by one thread.
+a node draws the fanout from each. Batches have 1,024 seeds and are drawn by `--threads`
+threads, one by default.
 "one time" is a batch whose seeds have the latest time, so that it has the same nodes
 and edges as one without times. In "25 times" and "own times", seeds of different times
 share no rows, so batches have more rows, of fewer visible edges. The window is a
@@ -16,8 +17,9 @@ quarter of all times.
 `TemporalNeighborSampler` draws the same seeds at the same times. It draws again for a
 node at every hop, and returns a row for each edge.
 
-The table has medians over the rounds: CPU milliseconds per batch, thousands of edges
-per batch, CPU nanoseconds per edge, and the ratios of both costs to the first line.
+The table has medians over the rounds: milliseconds per batch, thousands of edges per
+batch, nanoseconds per edge, and the ratios of both costs to the first line. Times are
+CPU times with one thread, and elapsed times with several, which need an idle machine.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from gnnkit.graph import CSC, Ids, MiniBatch, RelationGroups
 from gnnkit.sampler import NeighborSampler
 
 EDGES_PER_NODE, SPAN, WARM_UP = 12, 10**6, 3
-Drawn = tuple[float, int]  # CPU seconds and edges of a batch
+Drawn = tuple[float, int]  # seconds and edges of a batch
 Draw = Callable[[int], Drawn]  # of the batch with a number
 Rows = CSC | RelationGroups
 
@@ -59,7 +61,7 @@ def write_graph(folder: Path, num_edges: int, num_relations: int, rounds: int) -
         np.save(folder / f"{name}.npy", array)
 
 
-def contenders(folder: Path, num_relations: int, fanouts: list[int]) -> dict[str, Draw]:
+def contenders(folder: Path, num_relations: int, fanouts: list[int], threads: int) -> dict[str, Draw]:
     """Returns functions that draw a batch, by name."""
     indptr, indices, since, types, seeds, spread = (
         np.load(folder / f"{name}.npy") for name in ("indptr", "indices", "time", "relation", "seeds", "times")
@@ -69,12 +71,14 @@ def contenders(folder: Path, num_relations: int, fanouts: list[int]) -> dict[str
         RelationGroups.of(csc, types, names) if names else csc
         for csc in (CSC(indptr, indices), CSC(indptr, indices, time=since))
     )
-    without = NeighborSampler(fanouts, threads=1)
-    window = NeighborSampler(fanouts, time="window", window=SPAN // 4, threads=1)
-    strict, last = (NeighborSampler(fanouts, time="strict", pick=pick, threads=1) for pick in ("uniform", "last"))
+    without = NeighborSampler(fanouts, threads=threads)
+    window = NeighborSampler(fanouts, time="window", window=SPAN // 4, threads=threads)
+    strict, last = (NeighborSampler(fanouts, time="strict", pick=pick, threads=threads) for pick in ("uniform", "last"))
+
+    clock = time.process_time if threads == 1 else time.perf_counter
 
     def at(sampler: NeighborSampler, rows: Rows, times: Ids | None = None) -> Draw:
-        return lambda key: measure(lambda: sampler.sample(rows, seeds[key], key=key, times=times))
+        return lambda key: measure(clock, lambda: sampler.sample(rows, seeds[key], key=key, times=times))
 
     return {
         "without times": at(without, plain),
@@ -86,20 +90,21 @@ def contenders(folder: Path, num_relations: int, fanouts: list[int]) -> dict[str
     }
 
 
-def measure(draw: Callable[[], MiniBatch]) -> Drawn:
-    begin = time.process_time()
+def measure(clock: Callable[[], float], draw: Callable[[], MiniBatch]) -> Drawn:
+    begin = clock()
     batch = draw()
-    return time.process_time() - begin, len(batch.blocks[0].indices)
+    return clock() - begin, len(batch.blocks[0].indices)
 
 
-def peer_contenders(peer: Peer, folder: Path, fanouts: list[int]) -> dict[str, Draw]:
+def peer_contenders(peer: Peer, folder: Path, fanouts: list[int], threads: int) -> dict[str, Draw]:
     """Returns the draws of another process, which draws `WARM_UP` batches more."""
-    request = {"folder": str(folder), "fanouts": fanouts, "threads": 1, "count": 1}
+    request = {"folder": str(folder), "fanouts": fanouts, "threads": threads, "count": 1}
+    seconds = "cpu" if threads == 1 else "seconds"
 
     def draws(method: str) -> Draw:
         def draw(key: int) -> Drawn:
             answer = peer.ask(method=method, first=key, **request)
-            return answer["cpu"], answer["sizes"][0][0]
+            return answer[seconds], answer["sizes"][0][0]
 
         return draw
 
@@ -128,9 +133,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--relations", type=int, default=0, help="types of edges; default: none")
     parser.add_argument("--fanouts", nargs="+", default=["15,10,5", "10,10"], help="from the seeds outward")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dgl", metavar="PYTHON")
     options = parser.parse_args()
-    environment = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "DGLBACKEND": "pytorch"}
+    environment = {"OMP_NUM_THREADS": str(options.threads), "PYTHONWARNINGS": "ignore", "DGLBACKEND": "pytorch"}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_graph(folder, int(options.edges), options.relations, options.rounds)
@@ -143,8 +149,10 @@ def main() -> None:
         for text in options.fanouts:
             fanouts = [int(number) for number in text.split(",")]
             print(f"fanouts {fanouts}, {options.edges:,.0f} edges, {options.relations or 'no'} types of edges")
-            draws = contenders(folder, options.relations, fanouts)
-            print_table(draws | (peer_contenders(peer, folder, fanouts) if peer else {}), options.rounds)
+            draws = contenders(folder, options.relations, fanouts, options.threads)
+            print_table(
+                draws | (peer_contenders(peer, folder, fanouts, options.threads) if peer else {}), options.rounds
+            )
 
 
 if __name__ == "__main__":

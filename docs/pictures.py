@@ -1,23 +1,10 @@
-"""Draws the layouts and the strategies as SVG, from grids and lists of boxes.
-
-`python docs/pictures.py RUN > docs/result.svg` draws the result on the first page, from
-the run folder of README's first command.
-"""
+"""Draws the layouts and the strategies as SVG, from grids and lists of boxes."""
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from html import escape
 from itertools import product
-from pathlib import Path
-
-from gnnkit_report import learning, page, partition
-from gnnkit_report.drawing import WIDTH as FIGURE_WIDTH
-from gnnkit_report.drawing import Figure
-from gnnkit_report.run import read_run
 
 from gnnkit.partition import Grid
 
@@ -161,46 +148,6 @@ def _with_colours(drawn: str) -> str:
     return drawn.replace("<defs>", f"{_STYLE}<defs>", 1)
 
 
-def result(folder: Path) -> str:
-    """Draws the accuracy, the words between ranks and the partition of a run.
-
-    Takes the figures of the report, and adds the colours of a light and a dark page.
-    """
-    run = read_run(folder)
-    drawn = {figure.name: figure for figure in (*learning.drawings(run), *partition.drawings(run))}
-    drawn["graph"] = replace(drawn["graph"], title="A sample of the nodes, by rank")
-    accuracy, words, graph = (_plain(drawn[name]) for name in ("figures_accuracy", "words", "graph"))
-    second, right = accuracy.height + 50, FIGURE_WIDTH + 30
-    parts = [*_placed(accuracy, 0, 0), *_placed(words, 0, second), *_placed(graph, right, 0)]
-    width, height = right + FIGURE_WIDTH, max(second + words.height, graph.height) + 34
-    said = f"Accuracy per epoch, words between the {len(run.words)} workers, and nodes by worker"
-    light, dark = re.findall(r":root\{(.*?)\}", page.asset("style.css"), re.DOTALL)[:2]
-    style = f"svg{{{light}font-family:sans-serif}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{said}" viewBox="0 0 {width:g} {height:g}">'
-    rules, body = _with_classes(f'<rect width="100%" height="100%" style="fill:var(--paper)"/>{"".join(parts)}')
-    body = re.sub(r"<title>[^<]*</title>", "", body)  # tooltips, which images do not show
-    body = re.sub(r"></(?:circle|rect|path|polyline)>", "/>", body)
-    return f"{head}<style>{style}{rules}</style>{body}</svg>".replace("\n", "")
-
-
-def _with_classes(text: str) -> tuple[str, str]:
-    """Replaces each inline style by a class, and returns the rules first."""
-    styles = {style: f"s{n}" for n, style in enumerate(dict.fromkeys(re.findall(r' style="([^"]*)"', text)))}
-    rules = "".join(f".{name}{{{style}}}" for style, name in styles.items())
-    return rules, re.sub(r' style="([^"]*)"', lambda found: f' class="{styles[found[1]]}"', text)
-
-
-def _plain(figure: Figure) -> Figure:
-    """Returns the figure as it first appears on the page."""
-    return replace(figure, layers=figure.layers[:1])
-
-
-def _placed(figure: Figure, x: float, y: float) -> Iterator[str]:
-    yield f'<text x="{x + 10:g}" y="{y + 20:g}" style="fill:var(--ink);font-size:15px">{escape(figure.title)}</text>'
-    inner = page.render("figure.svg", figure=figure).partition(">")[2].rpartition("</svg>")[0].strip()
-    yield f'<svg x="{x:g}" y="{y + 30:g}" width="{FIGURE_WIDTH:g}" height="{figure.height:g}">{inner}</svg>'
-
-
 def _svg(width: float, height: float, said: str, parts: Sequence[str]) -> str:
     head = '<marker id="tip" markerWidth="8" markerHeight="8" refX="6" refY="3" orient="auto">'
     tip = f'<defs>{head}<path d="M0,0 L6,3 L0,6 z" fill="currentColor"/></marker></defs>'
@@ -219,7 +166,3 @@ def _text(x: float, y: float, label: str, anchor: str) -> str:
 
 def _arrow(x: float, y: float, to_x: float, to_y: float) -> str:
     return f'<line x1="{x:g}" y1="{y:g}" x2="{to_x:g}" y2="{to_y:g}" marker-end="url(#tip)"/>'
-
-
-if __name__ == "__main__":
-    print(result(Path(sys.argv[1])))

@@ -12,14 +12,11 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from torch import nn
 
-    from gnnkit.graph import Graph, Schema
-    from gnnkit.model.program import Program
+    from gnnkit.graph import Graph
+    from gnnkit.model.base import Program
     from gnnkit.result.result import Result as Result
 
-# Keys that imply several workers.
-_OF_WORKERS = {"strategy", "experiment", "workers", "job", "partition", "comm", "launcher", "sync"}
-_DEFAULT_MODEL, _TYPED_MODEL = "gcn", "rgat"  # as chosen by job=init
-_OF_MODEL = {"model", "experiment", "checkpoint"}  # keys that determine the model
+_NO_GRAPH: Any = object()  # unlike None, which a function without `return` gives
 __all__ = ["Result", "UserError", "explain", "export", "load", "predict", "serve", "train"]
 
 if not TYPE_CHECKING:
@@ -34,7 +31,7 @@ if not TYPE_CHECKING:
 
 
 def train(
-    graph: Graph | Any = None,
+    graph: Graph | Any = _NO_GRAPH,
     *,
     strategy: str | Mapping[str, Any] | None = None,
     model: str | Mapping[str, Any] | nn.Module | Program | Callable[[int, int], nn.Module] | None = None,
@@ -56,7 +53,7 @@ def train(
     `job="verify"`.
 
     Args:
-        graph: A `Graph`, or PyG's `Data`, to use instead of a dataset.
+        graph: A `Graph`, or PyG's `Data`. Default: the dataset that `dataset` names.
         strategy: Name of the strategy, or a mapping with name and keys. Default: auto,
             which selects full-graph training if its predicted memory fits. With a graph
             and without strategy and workers, `workers="auto"` applies.
@@ -93,34 +90,27 @@ def train(
         5
     """
     from gnnkit import config
+    from gnnkit.from_python import DEFAULT_MODEL, OF_MODEL, check_graph, check_texts, split_names, start, with_defaults
 
-    if graph is not None and "dataset" in keys:
-        raise UserError("graph and dataset are given, one of them is enough")
-    overrides = _texts(overrides)
-    has_model = _OF_MODEL.intersection(map(config.key_of, (*config.as_overrides(keys), *overrides)))
-    chooses_model, model_is_name = model is None and not has_model, model is None or isinstance(model, str | Mapping)
+    overrides = check_texts(overrides)
+    names = {config.key_of(text) for text in (*config.as_overrides(keys), *overrides)}
+    chooses_model = model is None and not names & OF_MODEL
+    model_is_name = model is None or isinstance(model, str | Mapping)
+    is_open = not (model_is_name or names & {"dataset", config.EXPERIMENT})
+    is_missing, graph = graph is None and is_open, None if graph is _NO_GRAPH else graph
+    check_graph(graph, keys, is_missing=is_missing)
     sections = {
         **({"strategy": strategy} if strategy else {}),
-        **({"model": _DEFAULT_MODEL if model is None else model} if model_is_name and not chooses_model else {}),
+        **({"model": DEFAULT_MODEL if model is None else model} if model_is_name and not chooses_model else {}),
         **keys,
     }
     objects = {}
     for kind, parts in (("callback", callbacks), ("logger", logger)):
-        names, objects[kind] = _apart(parts)
-        if names or objects[kind]:
-            sections[kind] = names
-    assignments = _with_defaults([*config.as_overrides(sections), *overrides], has_graph=graph is not None)
-    return _start(assignments, graph, None if model_is_name else model, folder, objects, chooses_model=chooses_model)
-
-
-def _with_defaults(assignments: list[str], *, has_graph: bool) -> list[str]:
-    """Adds `strategy=auto` and `workers=auto` where keys leave them open."""
-    from gnnkit import config
-
-    keys = {config.key_of(text) for text in assignments}
-    workers = [] if keys & _OF_WORKERS or not has_graph else ["workers=auto"]
-    strategy = [] if keys & {"strategy", config.EXPERIMENT} else ["strategy=auto"]
-    return [*workers, *strategy, *assignments]
+        part_names, objects[kind] = split_names(parts)
+        if part_names or objects[kind]:
+            sections[kind] = part_names
+    assignments = with_defaults([*config.as_overrides(sections), *overrides], has_graph=graph is not None)
+    return start(assignments, graph, None if model_is_name else model, folder, objects, chooses_model=chooses_model)
 
 
 def predict(
@@ -155,12 +145,13 @@ def predict(
         The result. Its `folder` contains `predictions.npy`.
     """
     from gnnkit import config
+    from gnnkit.from_python import check_texts, start
     from gnnkit.utils.ranges import local_path
 
     sections = {"job": "predict", "checkpoint": str(local_path("checkpoint", checkpoint)), **keys}
     objects = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
-    caller_overrides = [*config.as_overrides(sections), *_texts(overrides)]
-    return _start(config.with_run(caller_overrides, objects), graph, model, folder, caller_overrides=caller_overrides)
+    caller_overrides = [*config.as_overrides(sections), *check_texts(overrides)]
+    return start(config.with_run(caller_overrides, objects), graph, model, folder, caller_overrides=caller_overrides)
 
 
 def explain(
@@ -289,132 +280,3 @@ def serve(
 
     application: FastAPI = plugins.load(plugins.FUNCTION, "serve")(local_path("checkpoint", run), graph, model, hosts)
     return application
-
-
-def _texts(overrides: Sequence[str]) -> Sequence[str]:
-    """Returns overrides. Raises `UserError` unless they are a list of texts."""
-    if not isinstance(overrides, list | tuple) or not all(isinstance(text, str) for text in overrides):
-        raise UserError(f"overrides={overrides!r} must be a list of text, such as ['trainer.max_epochs=5']")
-    return overrides
-
-
-def _apart(parts: Any) -> tuple[list[Any], list[Any]]:
-    """Separates names and mappings from objects."""
-    items = parts if isinstance(parts, list | tuple) else [] if parts is None else [parts]
-    names = [part for part in items if isinstance(part, str | Mapping)]
-    return names, [part for part in items if not isinstance(part, str | Mapping)]
-
-
-def _by_class(kind: str, objects: Sequence[Any]) -> dict[str, Any]:
-    """Names objects by class, with a number for repeated classes."""
-    by_name: dict[str, Any] = {}
-    for instance in objects:
-        name = type(instance).__name__
-        count = sum(key.partition(" ")[0] == name for key in by_name)
-        by_name[f"{name} {count + 1}" if count else name] = instance
-    if kind != "logger" or not by_name:
-        return by_name
-    from gnnkit.training.logger import ExistingLogger
-
-    return {name: ExistingLogger(logger) for name, logger in by_name.items()}
-
-
-def _start(
-    overrides: Sequence[str],
-    graph: Any,
-    model: Any,
-    folder: str | Path | None,
-    instances: Mapping[str, Sequence[Any]] | None = None,
-    caller_overrides: Sequence[str] | None = None,
-    *,
-    chooses_model: bool = False,
-) -> Result:
-    """Runs one job.
-
-    Args:
-        overrides: As on the command line.
-        graph: A `Graph`, or PyG's `Data`, or None.
-        model: A model object, or None.
-        folder: The run folder, or None.
-        instances: Logger and callback objects, by kind.
-        caller_overrides: Overrides written by the caller. Default: all.
-        chooses_model: Whether the overrides select no model. A graph with several types
-            gets a model that reads them.
-    """
-    from gnnkit import config, jobs
-    from gnnkit.config import settings
-    from gnnkit.launch.allocator import ask_for_large_pages
-    from gnnkit.launch.child import end_if_started_anew
-    from gnnkit.launch.lean import leave_out_unused
-    from gnnkit.utils.ranges import local_path
-
-    end_if_started_anew()
-    folder = None if folder is None else local_path("folder", folder)
-    leave_out_unused()
-    ask_for_large_pages()  # before job checks allocate torch's first array
-
-    def settle(overrides: Sequence[str]) -> settings.Settings:
-        new_settings = settings.settle(
-            config.compose(config.with_data(overrides, overrides if caller_overrides is None else caller_overrides))
-        )
-        if graph is not None:
-            new_settings = settings.with_choice(new_settings, settings.Choice("dataset", "graph", {}))
-        if model is not None:
-            name = getattr(model, "__name__", type(model).__name__)
-            new_settings = settings.with_choice(new_settings, settings.Choice("model", name, {}))
-        for kind, objects in (instances or {}).items():
-            new_settings = settings.with_plugins(new_settings, kind, _by_class(kind, objects))
-        return new_settings
-
-    if model is not None:
-        from gnnkit.jobs.models import check_python_model
-
-        check_python_model(model)
-    if graph is not None:
-        from gnnkit.graph import Graph
-
-        graph = Graph.of(graph)
-    model_keys = _choose_keys(graph, overrides) if chooses_model else []
-    if any(text.startswith("strategy=") for text in model_keys):
-        overrides = [text for text in overrides if config.key_of(text) != "strategy"]
-    overrides = [*model_keys, *overrides]
-    order = jobs.Order(settle(overrides), graph, model, folder, overrides, "gnnkit from Python:", settle)
-    if order.is_leader and model_keys and model_keys != [f"model={_DEFAULT_MODEL}"]:
-        _report_typed_model(graph.schema, model_keys)
-    return jobs.start(order)
-
-
-def _choose_keys(graph: Graph | None, overrides: Sequence[str]) -> list[str]:
-    """Returns the default model, which reads types if the graph has several.
-
-    Users and items get the keys that recommend, as far as they are not set.
-    """
-    from gnnkit import config, plugins
-
-    values = {config.key_of(text): text.partition("=")[2].strip("'\"") for text in overrides}
-    if graph is None or not graph.schema.several or values.get("types") == "ignore":
-        return [f"model={_DEFAULT_MODEL}"]
-    keys: dict[str, Any] = {}
-    if values.get("task", "link_prediction") == "link_prediction":
-        keys = plugins.load(plugins.PLANNER, "recommended")(graph)
-        if values.get("task.decoder", "dot") != "dot" and "write" in keys:  # only dot products have vectors
-            keys["write"] = [name for name in keys["write"] if name != "vectors"]
-        if values.get("strategy") == "auto":
-            del values["strategy"]
-    return config.as_overrides({key: value for key, value in keys.items() if key not in values}) or [
-        f"model={_TYPED_MODEL}"
-    ]
-
-
-def _report_typed_model(types: Schema, model_keys: list[str]) -> None:
-    from gnnkit.launch.phases import say
-
-    if len(model_keys) > 1:
-        say(
-            f"recommends, as job=init configures users and items: {' '.join(model_keys)}; task=NAME chooses another task"
-        )
-        return
-    say(
-        f"model={_TYPED_MODEL}: the graph has {len(types.node_types):,} types of nodes and {len(types.edge_types):,} of "
-        f"edges, which {_DEFAULT_MODEL}, the default for other graphs, does not read; model=NAME chooses another model"
-    )

@@ -611,12 +611,6 @@ class Numbering:
     def add(self, ids: _Ids) -> _Ids: ...
     def nodes(self) -> _Ids: ...
 
-# by_type
-def nodes_by_type(nodes: _Ids, sizes: Sequence[int]) -> tuple[_Ids, _Ids, _Ids, list[int]]: ...
-def edges_by_relation(
-    indptr: _Ids, indices: _Ids, relation: _Ids, edge_ids: _Ids | None, local: _Ids, num_relations: int
-) -> tuple[_Ids, _Ids, _Ids, _Ids | None, list[int]]: ...
-
 # dropout
 def dropout(
     x: _Floats, ids: _Ids, p: float, key: int, out: _Floats, gate: _Floats | None = None, threads: int = 1
@@ -702,9 +696,7 @@ class Loader:
         graph: The reading of a native sampler, or the graph of a sampler in Python.
         sampler: A native sampler, or an object with a method `sample`.
         steps: Seeds, offsets, number of the first step, and key.
-        tables: Rows to gather for the input nodes of each batch: the first node and
-            [num_rows, row_bytes] for consecutive nodes, or None for all nodes. A table
-            is read for those of the batch's nodes that it has, in their order.
+        tables: [num_nodes, row_bytes] rows to gather for each batch's input nodes.
         allocate: Returns an array of uint8 for a number of bytes. Nobody else may hold
             the array or the memory. The loader uses the memory again when no view is
             left.
@@ -717,7 +709,7 @@ class Loader:
         graph: Reading | CSC,
         sampler: object,
         steps: tuple[_Ids, Sequence[int], int, int],
-        tables: Sequence[tuple[int | None, _Bytes]],
+        tables: Sequence[_Bytes],
         allocate: Callable[[int], _Bytes],
         threads: int,
         depth: int,

@@ -7,12 +7,14 @@ import difflib
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from gnnkit import config, plugins
+from gnnkit.config import completion, settings, usage
 from gnnkit.errors import UserError
-from gnnkit.launch.allocator import ask_for_large_pages, without_garbage_collection
-from gnnkit.launch.exits import exit_code
+from gnnkit.launch.lean import ask_for_large_pages, without_garbage_collection
+from gnnkit.launch.progress import exit_code
+from gnnkit.utils.documents import Json
 
 
 def run(words: Sequence[str]) -> int:
@@ -30,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-h", "--help", nargs="?", const="", metavar="SECTION")
     parser.add_argument("--version", action="store_true")
     parser.add_argument("--cfg", choices=("job", "hydra", "all"))
-    parser.add_argument("--info", choices=("all", "plugins", "searchpath", "defaults"))
+    parser.add_argument("--info", choices=("all", "plugins", "searchpath"))
     parser.add_argument("-cd", "--config-dir", type=Path, action="append", default=[])
     parser.add_argument("-cn", "--config-name", default=config.MAIN)
     parser.add_argument("-m", "--multirun", action="store_true")
@@ -72,13 +74,9 @@ def _unknown_option(option: str, words: Sequence[str], options: Sequence[str]) -
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.shell_completion is not None:
-        from gnnkit.config import completion
-
         print(completion.answer(arguments.shell_completion), end="")
         return 0
     if arguments.help is not None:
-        from gnnkit.config import usage
-
         print(usage.section(arguments.help) if arguments.help else usage.general(), end="")
         return 0
     if arguments.version:
@@ -97,7 +95,7 @@ def _run_jobs(arguments: argparse.Namespace) -> int:
     ask_for_large_pages()
     overrides, hydra = config.split(arguments.overrides)
     if arguments.info:
-        return _show_info(arguments, overrides)
+        return _show_info(arguments)
     if arguments.multirun and not arguments.cfg:
         return _sweep(arguments, overrides, hydra)
     if arguments.multirun:
@@ -110,15 +108,6 @@ def _run_jobs(arguments: argparse.Namespace) -> int:
         print(jobs.to_yaml(output), end="")
         return 0
     hydra.refuse(("sweep.", "sweeper.", "launcher."), "applies to sweeps only: add -m or remove it")
-    return _run_job(arguments, configuration, overrides, hydra)
-
-
-def _run_job(
-    arguments: argparse.Namespace, configuration: dict[str, Any], overrides: Sequence[str], hydra: config.HydraSettings
-) -> int:
-    from gnnkit import jobs
-    from gnnkit.config import settings
-
     _set_verbosity(hydra["verbose"])
 
     def settle(new_overrides: Sequence[str]) -> settings.Settings:
@@ -145,7 +134,7 @@ def _sweep(arguments: argparse.Namespace, overrides: Sequence[str], hydra: confi
 
 
 @without_garbage_collection()
-def _compose(arguments: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:
+def _compose(arguments: argparse.Namespace, overrides: Sequence[str]) -> Json:
     """Composes the configuration of one job."""
     of_file, name = config.of_file(arguments.config_name, arguments.config_dir, overrides)
     if of_file and any(config.key_of(text) == "checkpoint" for text in overrides):
@@ -179,12 +168,6 @@ def _set_verbosity(verbose: object) -> None:
         logging.getLogger(name).setLevel(logging.DEBUG)
 
 
-def _show_info(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
-    from gnnkit.config import info
-
-    def choices() -> dict[str, str]:
-        of_file, name = config.of_file(arguments.config_name, arguments.config_dir, overrides)
-        return config.choices([*of_file, *overrides], config_dirs=arguments.config_dir, config_name=name)
-
-    print(info.text(arguments.info, arguments.config_dir, choices), end="")
+def _show_info(arguments: argparse.Namespace) -> int:
+    print(usage.info(arguments.info, arguments.config_dir), end="")
     return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from gnnkit.utils.redaction import redact
 
 MAX_MESSAGE = 10_000  # characters. Longer messages are cut in the middle
@@ -43,3 +45,27 @@ class Interrupted(KeyboardInterrupt):
 
     def _render_traceback_(self) -> list[str]:
         return [f"interrupted: {self}"]
+
+
+def of_disk(error: OSError) -> UserError | None:
+    """Converts a disk error to a `UserError` with the file and a remedy.
+
+    Returns None for other errors, and for those that do not name a file.
+    """
+    remedy = _REMEDIES.get(error.errno or 0)
+    if remedy is None or error.filename is None:
+        return None
+    return UserError(f"{error.filename}: {error.strerror}: {remedy}")
+
+
+_ROOM = "free some, or name a folder on another disk with output=FOLDER; on_exists=resume goes on from a checkpoint"
+_WRITABLE = "change its permissions, or name a folder that you may write with output=FOLDER"
+_REMEDIES = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
+    errno.EROFS: _WRITABLE,
+    errno.EACCES: _WRITABLE,
+    errno.EPERM: _WRITABLE,
+    errno.EIO: "check the disk or its network, or name a folder on another disk with output=FOLDER",
+}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+import json
 import operator
 import re
 import sys
@@ -49,60 +50,23 @@ PLANNER = "planner"  # the kind that chooses keys: resolves `auto`, and recommen
 COMMAND = "command"  # the kind of commands other than jobs
 FUNCTION = "function"  # the kind of `gnnkit.NAME`, called from Python
 JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys of both
-PACKAGES = {
-    "dataset": {
-        **dict.fromkeys(("edges", "graphsaint", "npz", "ogb", "synthetic"), "gnnkit-formats"),
-        "graphar": "gnnkit-graphar",
-        "graphbolt": "gnnkit-graphbolt",
-        "tables": "gnnkit-tables",
-    },
-    "partition": {"kaminpar": "gnnkit-kaminpar", "metis": "gnnkit-metis", "mtkahypar": "gnnkit-mtkahypar"},
-    "sampler": {"top_k": "gnnkit-top-k"},
-    "strategy": {
-        "owned_seeds": "gnnkit-owned-seeds",
-        **dict.fromkeys(("cluster", "coverage", "dynamic", "llcg"), "gnnkit-preset"),
-    },
-    "exchange": {
-        "adaptive": "gnnkit-lossy-exchange",
-        "error_feedback": "gnnkit-error-feedback",
-        "sampled": "gnnkit-lossy-exchange",
-    },
-    "comm": {"slow_link": "gnnkit-slow-link"},
-    "launcher": {"ray": "gnnkit-ray", "submitit": "gnnkit-sweep"},
-    "leader": {"rebalance": "gnnkit-rebalancing"},
-    "model": {
-        "blend": "gnnkit-tables",
-        "boosting": "gnnkit-boosting",
-        "column": "gnnkit-tables",
-        "mixer": "gnnkit-temporal",
-        "tgat": "gnnkit-temporal",
-    },
-    "task": {"ranking": "gnnkit-tables"},
-    "text": {"hashed": "gnnkit-tables"},
-    "upload": {"fsspec": "gnnkit-upload"},
-    "job": {
-        "compare": "gnnkit-compare",
-        "explain": "gnnkit-explain",
-        "import": "gnnkit-import",
-        "init": "gnnkit-plan",
-        "plan": "gnnkit-plan",
-        "report": "gnnkit-report",
-        "verify": "gnnkit-testing",
-    },
-    COMMAND: {"sweep": "gnnkit-sweep"},
-    PLANNER: dict.fromkeys(("auto", "recommended"), "gnnkit-plan"),
-    SEARCH: {"trials": "gnnkit-init"},
-    FUNCTION: {"export": "gnnkit-export", "serve": "gnnkit-serve"},
-}  # this project's separate packages, by kind and name
+# This project's separate packages, by kind and name.
+PACKAGES: Mapping[str, Mapping[str, str]] = json.loads(Path(__file__).with_name("packages.json").read_text())
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # keys in a partition's YAML that are not arguments of the partitioner
 # Other keys that name a plugin.
 _NAMED_BY = {"partition": "partition.nodes", "aggregation": "sync.average", "text": "dataset.text"}
-_MEMORY_MODELS = ("dyrep", "jodie", "tgn")
+_BY_EVENTS = "its state depends on the order of events, so on the workers; use model=mixer or model=tgat"
+# What to use instead of names that no plugin has.
+_ADVICE = {
+    **{f"model={name}": _BY_EVENTS for name in ("dyrep", "jodie", "tgn")},
+    **{f"sync={mode}": f"use sync=parameter_server sync.mode={mode}" for mode in ("async", "ssp")},
+    "dataset=graphar": "its package was removed; read its chunks as tables (docs/howto/own-graph.md#apache-graphar)",
+}
 PARTITION_KEYS = ("path",)  # a partitioner's arguments that are not in `options`
 TASK_KEYS = ("table", "freeze")  # keys of the section `task` that a data set with several tasks reads
-_SCALARS: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,), Path: (str, Path)}
-_WORDS: dict[Any, str] = {
+_SCALARS: dict[object, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,), Path: (str, Path)}
+_WORDS: dict[object, str] = {
     float: "a number",
     int: "a whole number",
     str: "text",
@@ -172,16 +136,11 @@ def unknown_plugin(kind: str, name: str, valid_names: Iterable[str], setting: st
         setting: The key with its value, for the message. Default: by `kind` and `name`.
     """
     setting = setting or _describe_choice(kind, name)
-    package = PACKAGES.get(kind, {}).get(name)
-    if kind == "model" and name in _MEMORY_MODELS:
-        return UserError(
-            f"{setting}: its state depends on the order of events, so on the workers; use model=mixer or model=tgat"
-        )
-    if kind == "sync" and name in ("async", "ssp"):
-        return UserError(f"{setting} is not known: use sync=parameter_server sync.mode={name}")
-    if package is None:
-        return unknown(setting, name, valid_names)
-    return UserError(f"{setting}: the package {package} is not installed: pip install {package}")
+    if advice := _ADVICE.get(f"{kind}={name}"):
+        return UserError(f"{setting}: {advice}")
+    if package := PACKAGES.get(kind, {}).get(name):
+        return UserError(f"{setting}: the package {package} is not installed: pip install {package}")
+    return unknown(setting, name, valid_names)
 
 
 def parts(kind: str, name: str) -> list[str]:
@@ -189,7 +148,7 @@ def parts(kind: str, name: str) -> list[str]:
     return name.split("+") if kind in JOINED else [name]
 
 
-def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
+def plugin_name(kind: str, config: Mapping[str, object]) -> str:
     """Returns the plugin's name in a section: `name`, or a partition's `nodes`."""
     name = config.get(_key_of_name(kind, config))
     if name is None and config:
@@ -203,7 +162,14 @@ def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
     return name
 
 
-def create(choice: Choice, **extra: Any) -> Any:
+def name_of(kind: str, plugin: object) -> str:
+    """Returns the name that selects an object's class, or the class's own name."""
+    cls = type(plugin)
+    found = (point for point in _points(kind) if getattr(sys.modules.get(point.module), point.attr, None) is cls)
+    return next((point.name for point in found), cls.__name__)
+
+
+def create(choice: Choice, **extra: object) -> Any:
     """Creates the plugin given by `choice`.
 
     `extra` are arguments provided by the caller. Raises `UserError`, with the
@@ -217,6 +183,14 @@ def create(choice: Choice, **extra: Any) -> Any:
         return choice.load()(**choice.arguments, **extra)
     except ValueError as error:
         raise _with_key(error, choice.kind, choice.name, choice.arguments) from error
+    except TypeError as error:  # of a constructor that passes `**keys` on
+        match = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if match is None or match[1] not in choice.arguments:
+            raise
+        section = _section(choice.kind, choice.name)
+        raise unknown_key(
+            f"{section}.{match[1]}", [f"{section}.{key}" for key in choice.arguments if key != match[1]]
+        ) from error
 
 
 def check(choice: Choice, extra: Iterable[str] = ()) -> None:
@@ -247,7 +221,7 @@ def _parts(choice: Choice) -> list[Choice]:
 
 
 def check_arguments(
-    function: Callable[..., Any], arguments: Mapping[str, Any], section: str, extra: Iterable[str] = ()
+    function: Callable[..., object], arguments: Mapping[str, object], section: str, extra: Iterable[str] = ()
 ) -> None:
     """Raises `UserError` for arguments that do not fit signature or annotations.
 
@@ -301,7 +275,7 @@ def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
 _read = functools.cache(lambda path: entry_points())
 
 
-def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(kind: str, config: Mapping[str, object]) -> dict[str, Any]:
     """Returns the constructor's arguments: a section's keys and its `options`."""
     extra_options = config.get("options") or {}
     if not isinstance(extra_options, Mapping):
@@ -314,7 +288,7 @@ def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
     return {**keys, **extra_options}
 
 
-def _key_of_name(kind: str, config: Mapping[str, Any]) -> str:
+def _key_of_name(kind: str, config: Mapping[str, object]) -> str:
     return "nodes" if kind == "partition" and "nodes" in config else "name"
 
 
@@ -346,7 +320,7 @@ def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str])
     return UserError(f"{_describe_choice(kind, name)}: {text}")
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _hints(function: Callable[..., object]) -> dict[str, object]:
     """Returns the parameters' annotations.
 
     Returns none if annotations cannot be resolved at run time.
@@ -358,7 +332,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _fits(value: object, hint: object) -> bool:
     """Returns whether a value fits a simple annotation. Others accept all values."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -372,7 +346,7 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) if hint in (bool, types.NoneType) else True
 
 
-def _describe_annotation(hint: Any) -> str:
+def _describe_annotation(hint: object) -> str:
     """Describes a simple annotation."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:

@@ -35,8 +35,8 @@ from gnnkit_formats.edges import EdgeFolder
 from gnnkit_formats.pieces import Room
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
+from gnnkit_import.passes import WorkGroup
 from gnnkit_import.progress import Journal, ProgressReporter
-from gnnkit_import.work_group import SequentialGroup
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
@@ -99,7 +99,7 @@ def _percent(rng: random.Random, count: int) -> tuple[list[Any], list[Any]]:
 
 
 def _formatter(*forms: str, zone: bool = False) -> Callable[[random.Random, int], tuple[list[Any], list[Any]]]:
-    """Returns a writer of dates in some forms, all with a four-digit year."""
+    """Returns a writer of dates in some forms. Years are 1972 to 2022."""
 
     def write(rng: random.Random, count: int) -> tuple[list[Any], list[Any]]:
         form, offset = rng.choice(forms), rng.choice([0, 2, -5])
@@ -131,7 +131,15 @@ def _lap(rng: random.Random, count: int) -> tuple[list[Any], list[Any]]:
 ISO = _formatter("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S")
 ZONED = _formatter("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", zone=True)
 OTHERS = _formatter(
-    "%m/%d/%Y", "%d/%m/%Y %H:%M", "%d-%b-%Y", "%d.%m.%Y", "%b %d, %Y", "%Y/%m/%d %H:%M:%S", "%m/%d/%Y %I:%M %p"
+    "%m/%d/%Y",
+    "%d/%m/%Y %H:%M",
+    "%d-%b-%Y",
+    "%d.%m.%Y",
+    "%d.%m.%y",
+    "%d %b %y",
+    "%b %d, %Y",
+    "%Y/%m/%d %H:%M:%S",
+    "%m/%d/%Y %I:%M %p",
 )
 WRITERS = {
     "numbers": _plain_numbers, "comma": _comma, "units": _units, "percent": _percent, "iso": ISO, "zoned": ZONED,
@@ -156,7 +164,7 @@ def draw_feature(rng: random.Random, count: int, *, gaps: bool) -> Column:
         meant, cells = WRITERS[kind](rng, count)
         words = (None, *MISSING)
     elif kind == "category":
-        meant = [rng.choice(["red", "blue", "Red", "ü", "a,b", 'x "y"']) for _ in range(count)]
+        meant = [rng.choice(["red", "blue", "Red", "ü", "a,b", 'x "y"', "0x1f", "5 kg"]) for _ in range(count)]
         cells = [value + rng.choice(["", "", " "]) for value in meant]
         words = (None, *MISSING)
     elif kind == "int":
@@ -441,7 +449,7 @@ def _importer(form: str) -> Callable[[Case, Path], Graph]:
         assert pieces is not None
         work.mkdir()
         room, reporter = Room(1 << 26, 1, bucket=7), ProgressReporter(quiet=True)
-        return Graph.load(import_graph(pieces, work, room, Journal(work, "key"), reporter, group=SequentialGroup(2)))
+        return Graph.load(import_graph(pieces, work, room, Journal(work, "key"), reporter, group=WorkGroup(2)))
 
     return read
 

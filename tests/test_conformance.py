@@ -28,16 +28,15 @@ from gnnkit.config import as_overrides, compose
 from gnnkit.config.settings import Choice
 from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Ids
+from gnnkit.graph import CSC, Graph, Ids, MiniBatch
 from gnnkit.launch.launcher import JOBS, Jobs, Launcher, Ranks
-from gnnkit.launch.launcher.outside import Outside
-from gnnkit.launch.launcher.processes import Processes
+from gnnkit.launch.launcher.builtin import Outside, Processes
+from gnnkit.model.base import Nodes, Program
 from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
-from gnnkit.model.program import Nodes, Program
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid, NodePartitioner
-from gnnkit.sampler import Hop, Sampler
+from gnnkit.sampler import Hop, Sampler, WeightedSampler
 from gnnkit.strategy import Batch, LearnedInputs, MovableSeeds
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
@@ -47,7 +46,7 @@ from gnnkit.task.node_classification import NodeClassification
 from tests import shops
 from tests.cases import exhaustive, few, in_turn
 from tests.comm.processes import run_gloo
-from tests.folders import graphar_folder, graphbolt_folder, ogb, saint, store
+from tests.folders import graphbolt_folder, ogb, saint, store
 from tests.forked import Forked
 from tests.launch.outside import by_hand
 from tests.waiting import wait_until
@@ -86,14 +85,12 @@ def arguments(tmp_path: Path) -> dict[str, dict[str, Any]]:
     )
     (tmp_path / "edges.csv").write_text("src,dst\n0,1\n1,2\n")
     graphbolt_folder(tmp_path / "graphbolt", np.random.default_rng(0))
-    graphar_folder(tmp_path / "graphar", np.random.default_rng(0))
     check_graph().save(tmp_path / "saved")
     return {
         "cluster": {"clusters": str(tmp_path / "clusters.npy")},
         "npz": {"root": str(tmp_path / "graph.npz")},
         "edges": {"root": str(tmp_path)},
         "saved": {"root": str(tmp_path / "saved")},
-        "graphar": {"root": str(tmp_path / "graphar")},
         "graphbolt": {"root": str(tmp_path / "graphbolt")},
         "tables": {"root": str(shops.write(tmp_path / "tables"))},
         "graphsaint": {"root": str(saint(tmp_path / "saint"))},
@@ -120,7 +117,8 @@ def test_samplers(name: str, arguments: dict[str, dict[str, Any]]) -> None:
     if name == "top_k":
         pytest.importorskip("gnnkit_top_k._law", reason="plugins/gnnkit-top-k is not built")
     given = arguments.get(name, {})
-    testing.check_sampler(read_plugin("sampler", name, **given)(), GRAPH, np.arange(GRAPH.num_nodes)[::-2].copy())
+    seeds, fixed = np.arange(GRAPH.num_nodes)[::-2].copy(), name in ("cluster", "full", "top_k")
+    testing.check_sampler(read_plugin("sampler", name, **given)(), GRAPH, seeds, deterministic=fixed)
 
 
 @pytest.mark.slow
@@ -317,15 +315,70 @@ class First(Sampler):
 )
 def test_wrong_samplers_are_found(broken: str, told: str) -> None:
     nodes = np.arange(GRAPH.num_nodes)
-    testing.check_sampler(First("nothing"), GRAPH, nodes)
+    testing.check_sampler(First("nothing"), GRAPH, nodes, deterministic=True)
     with pytest.raises(AssertionError, match=told):
-        testing.check_sampler(First(broken), GRAPH, nodes)
+        testing.check_sampler(First(broken), GRAPH, nodes, deterministic=True)
+
+
+class ChangedSampler(WeightedSampler):
+    """A sampler in Python by weights, whose variants break one promise."""
+
+    rank_invariant = True
+
+    def __init__(self, change: str, importance: str | None = "sum") -> None:
+        super().__init__([1, 1], importance=importance, threads=1)
+        self.change = change
+
+    def draw(self, graph: Any, nodes: Ids, hop: int, *, key: int) -> Hop:
+        draws = super().draw(graph, nodes, 0, key={"hop": key + hop, "key": 3}.get(self.change, key))
+        if draws.weight is None:
+            return draws
+        even = np.repeat(np.diff(graph.indptr)[nodes], np.diff(draws.indptr)).astype(np.float64)
+        weight = {"sign": -draws.weight, "scale": 7 * draws.weight, "even": even}.get(self.change, draws.weight)
+        return dataclasses.replace(draws, weight=weight)
+
+    def sample(self, graph: Any, seeds: Ids, *, key: int, **_: Any) -> MiniBatch:
+        return Sampler.sample(self, graph, seeds, key=key)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("hop", "rank_invariant is True, and draws depend on the hop"),
+        ("key", "200 keys gave the same draws; read `key`, or pass deterministic=True"),
+        ("sign", r"weight\[0\] = -\S+ is negative"),
+        ("scale", "weights of .* add up to .* on average over 200 keys, expected 1"),
+        ("even", "weights of .* expected 1; weight is 1 / the expected number of draws"),
+    ],
+)
+def test_draws_and_weights_of_wrong_samplers_are_found(change: str, told: str) -> None:
+    hub, random = (testing.example_graphs()[number].csc for number in (4, 5))
+    for csc in (random,) if change == "even" else (hub, random):  # a hub's edges are drawn too seldom for this one
+        nodes = np.arange(csc.num_nodes)
+        testing.check_sampler(ChangedSampler("nothing"), csc, nodes)
+        with pytest.raises(AssertionError, match=told):
+            testing.check_sampler(ChangedSampler(change), csc, nodes)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"), [("hop", "rank_invariant is True"), ("key", "200 keys gave the same draws")]
+)
+def test_wrong_samplers_without_weights_are_found(change: str, told: str) -> None:
+    csc = testing.example_graphs()[5].csc
+    testing.check_sampler(ChangedSampler("nothing", None), csc, np.arange(24))
+    with pytest.raises(AssertionError, match=told):
+        testing.check_sampler(ChangedSampler(change, None), csc, np.arange(24))
+
+
+def test_a_sampler_that_is_said_to_ignore_the_key_must_do_so() -> None:
+    with pytest.raises(AssertionError, match="deterministic=True, and draws depend on the key"):
+        testing.check_sampler(ChangedSampler("nothing"), GRAPH, np.arange(GRAPH.num_nodes), deterministic=True)
 
 
 def test_a_sampler_may_declare_that_its_draws_depend_on_other_nodes() -> None:
     sampler = First("others")
     sampler.by_node = False
-    testing.check_sampler(sampler, GRAPH, np.arange(GRAPH.num_nodes))
+    testing.check_sampler(sampler, GRAPH, np.arange(GRAPH.num_nodes), deterministic=True)
 
 
 class Growing(Dataset):

@@ -28,7 +28,7 @@ from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC
 from gnnkit.sampler import Loader, MetropolisHastingsSampler, NeighborSampler
-from gnnkit.sampler.base import Reading
+from gnnkit.sampler.base import Preference, Reading
 from tests.cases import exhaustive
 
 ODD = [-1, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**70, -(2**63), -(2**70), 10**5000]
@@ -141,18 +141,23 @@ def graph(random: Random, num_sources: int = 8) -> tuple[Any, Any]:
 def reading(random: Random) -> Any:
     pointers, sources = graph(random)
     extra: dict[str, Make] = {"wanted": costs, "features": rows}
-    extra |= dict.fromkeys(("cluster", "rows", "sources", "counts", "keys", "times", "bounds"), ids)
+    extra |= dict.fromkeys(("cluster", "rows", "sources", "counts", "keys"), ids)
     run_keys = {name: odd(random, make) if random.random() < 0.1 else None for name, make in extra.items()}
     run_keys["relations"] = None
-    run_keys["window"] = odd(random, lambda random: random.randrange(9)) if random.random() < 0.3 else None
-    run_keys["latest"] = odd(random, flag, 40)
-    run_keys["floor"] = odd(random, Random.random)
-    run_keys["sharpness"] = odd(random, lambda random: random.randrange(1, 33), 40)
+    run_keys["visibility"] = visibility(random) if random.random() < 0.2 else None
+    sharpness = odd(random, lambda random: random.randrange(1, 33), 40)
+    run_keys["preference"] = SimpleNamespace(floor=odd(random, Random.random), sharpness=sharpness)
     weight = edge_values(random) if random.random() < 0.1 else None
     num_sources = odd(random, lambda _: 8, 20)
     return SimpleNamespace(
         csc=SimpleNamespace(indptr=pointers, indices=sources, num_sources=num_sources, weight=weight), **run_keys
     )
+
+
+def visibility(random: Random) -> Any:
+    bounds = odd(random, ids) if random.random() < 0.5 else None
+    window = odd(random, lambda random: random.randrange(9)) if random.random() < 0.3 else None
+    return SimpleNamespace(times=odd(random, ids), bounds=bounds, window=window, latest=odd(random, flag, 40))
 
 
 def fanouts(random: Random) -> Any:
@@ -386,17 +391,6 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
     },
     "attend_edges": {**ATTENTION, "info": per_row(4), "slope": Random.random, "out": edge_values, **EDGES},
     "derive": {"key": number, "value": number},
-    "nodes_by_type": {
-        "nodes": ids,
-        "sizes": lambda random: [random.randrange(6) for _ in range(random.randrange(20))],
-    },
-    "edges_by_relation": {
-        **GRAPH,
-        "relation": lambda random: np.asarray([random.randrange(3) for _ in range(8)], np.int16),
-        "edge_ids": lambda random: random.choice([None, ids(random)]),
-        "local": ids,
-        "num_relations": small_number,
-    },
     "visited": {"reading": reading, "starts": ids, "walks": walks, "key": number},
     "grow": {
         "edge_types": lambda random: [(sampler(random), reading(random), 0, odd(random, lambda _: 0, 40))],
@@ -489,7 +483,7 @@ METHODS: dict[str, dict[str, dict[str, Make]]] = {
     "Loader": {"take": {}, "last_work": {}, "close": {}},
 }
 # Fields of arguments that have no place of their own in a signature.
-FIELDS = "csc|weight|wanted|features|floor|sharpness|similarity|cluster|rows|sources|counts|keys|times|bounds|window|latest|trees|edge_types|num_neighbors|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
+FIELDS = "csc|weight|wanted|features|floor|sharpness|similarity|cluster|rows|sources|counts|keys|times|by time|bounds|window|latest|trees|edge_types|num_neighbors|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
 FIELDS += "|importance|redraw|key|walks|num_hops|grid|allocate|table|num_sources|num_classes|columns|prefetch|indices|indptr|edges|num_nodes|draws|input_nodes|replacement|byte|take"
 
 
@@ -587,7 +581,7 @@ ring = CSC(np.arange(9), (np.arange(8) + 1) % 8)
         ),
         (
             lambda: MetropolisHastingsSampler([3], walk_length=2**13, num_walks=2**13),
-            "num_walks=8192 times sampler.walk_length=8192 must be at most 16777216 steps",
+            "num_walks=8192 times sampler.options.walk_length=8192 must be at most 16777216 steps",
         ),
         (lambda: NeighborSampler([3, 2**63]), r"fanouts\[1\]=9223372036854775808 must be a whole number from -1 to"),
         (
@@ -703,7 +697,7 @@ def test_a_reading_names_the_array_that_does_not_fit() -> None:
     ],
 )
 def test_rows_to_compare_are_refused_by_name(features: Any, floor: Any, message: str) -> None:
-    reading = Reading(ring, features=features, floor=floor)
+    reading = Reading(ring, features=features, preference=Preference(floor))
     with pytest.raises((UserError, TypeError), match=message):
         _core.visited(reading, np.arange(2), (3, 2, 1.0), 1)
     with pytest.raises((UserError, TypeError), match=message):
@@ -716,7 +710,7 @@ def test_rows_to_compare_are_refused_by_name(features: Any, floor: Any, message:
 def test_tables_without_nodes_or_columns_are_walked_by_the_floor() -> None:
     empty = CSC(np.zeros(1, np.int64), np.empty(0, np.int64))
     for csc, num_starts, width in ((empty, 0, 2**40), (ring, 8, 0)):
-        reading = Reading(csc, features=np.empty((csc.num_nodes, width)), floor=0.5)
+        reading = Reading(csc, features=np.empty((csc.num_nodes, width)), preference=Preference(0.5))
         assert len(_core.visited(reading, np.arange(num_starts), (3, 2, 1.0), 1)) == num_starts * 2 * 4
 
 

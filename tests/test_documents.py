@@ -189,21 +189,22 @@ def test_a_value_may_refer_to_others() -> None:
 
 
 # What parses text that is no stranger's file: messages between processes of one run,
-# and copies of plain data.
+# copies of plain data, and tables of the package.
 PARSES = {
     "utils/documents.py": "the one place",
+    "plugins.py": "a table of this package",
+    "utils/ranges.py": "a table of this package, on which documents.py depends",
     "utils/storage.py": "maps an .npy that was checked",
     "jobs/weights.py": "opens model.safetensors",
-    "training/logged.py": "facts of ranks",
+    "dataset/pystdlib.py": "a file of this package",
     "training/checkpoint.py": "opens tensors whose hash was checked",
-    "comm/base.py": "a broadcast",
+    "comm/base.py": "values of ranks",
     "comm/frames.py": "messages between ranks",
-    "comm/host.py": "ranks of one host",
+    "comm/shared_memory.py": "ranks of one host",
     "comm/rendezvous.py": "where ranks of one run meet",
     "launch/child.py": "reports of processes",
     "launch/processes.py": "the answer of work in this process",
-    "launch/launcher/in_process.py": "results of ranks in this process",
-    "launch/handshake.py": "facts of ranks",
+    "launch/launcher/builtin.py": "results of ranks in this process",
     "jobs/restarts.py": "facts of ranks",
     "prepare/run_partition.py": "a copy of plain data",
     "launch/program.py": "a program's request and answer",

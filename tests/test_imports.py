@@ -29,8 +29,7 @@ from gnnkit.engine import Adjacency
 from gnnkit.engine.remote import FeatureStore
 from gnnkit.exchange import RowExchange
 from gnnkit.launch.launcher import Launcher
-from gnnkit.model.base import GraphModel
-from gnnkit.model.program import Program
+from gnnkit.model.base import GraphModel, Program
 from gnnkit.partition.base import Partitioner
 from gnnkit.partition.order import NodeOrder
 from gnnkit.sampler import Sampler
@@ -78,6 +77,7 @@ LAYERS = [
     "training",
     "jobs",
     "testing",
+    "from_python",
     "__init__",
     "command",
     "__main__",
@@ -103,7 +103,7 @@ FROM_COMM_ON = {
     "training",
     "jobs",
 }
-COMMAND = {"__init__", "__main__", "command"}
+COMMAND = {"from_python", "__init__", "__main__", "command"}
 # Who may import what, wherever it stands in the list.
 ALLOWED = {
     "torch": {*FROM_COMM_ON, "testing"},
@@ -120,7 +120,7 @@ ALLOWED = {
     "gnnkit.config": {"prepare", "training", "jobs", "testing", *COMMAND},
     "gnnkit.plugins": {"strategy", "sync", "config", "jobs", "testing", *COMMAND},
 }
-IN_FUNCTIONS = {"torch": {"ranks.py", "frameworks.py"}}  # files that import a package only when they need it
+IN_FUNCTIONS = {"torch": {"ranks.py", "loaded_batch.py"}}  # files that import a package only when they need it
 ABOVE_PLUGINS = ("task.evaluation", "launch", "result", "prepare", "leader", "training", "jobs")
 BASES = (
     Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Launcher, Mailbox,

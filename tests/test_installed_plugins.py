@@ -32,9 +32,9 @@ from gnnkit.dataset.base import Dataset
 from gnnkit_formats.pieces import EdgePiece, GraphPieces, NodeFields, list_positions
 from gnnkit.exchange import RowExchange
 from gnnkit.graph import Graph
-from gnnkit.launch.launcher.processes import Processes
+from gnnkit.launch.launcher.builtin import Processes
 from gnnkit.training.logger import RunLogger
-from gnnkit.model.program import Program
+from gnnkit.model.base import Program
 from gnnkit.partition.order import NodeOrder
 from gnnkit.partition import NodePartitioner
 from gnnkit.sampler import Hop, Sampler

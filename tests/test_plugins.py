@@ -40,6 +40,14 @@ class Example:
         self.arguments = (width, rate, sizes, mode, root)
 
 
+class Extended(Example):
+    """A plugin that passes keys on."""
+
+    def __init__(self, height: int = 1, **keys: Any) -> None:
+        super().__init__(**keys)
+        self.height = height
+
+
 def create(kind: str, section: dict[str, Any], **extra: Any) -> Any:
     """Makes the plugin that a section of the configuration names."""
     name = plugins.plugin_name(kind, section)
@@ -89,6 +97,13 @@ def test_models_with_memories_are_refused_with_what_to_use(name: str) -> None:
         plugins.load("model", name)
     with pytest.raises(UserError, match=rf"^sampler={name} is not known"):
         plugins.load("sampler", name)
+
+
+def test_a_removed_data_set_is_refused_with_what_to_do() -> None:
+    with pytest.raises(
+        UserError, match=r"^dataset=graphar: its package was removed; .*docs/howto/own-graph\.md#apache-g"
+    ):
+        compose(["strategy=vertex_centric", "dataset=graphar"])
 
 
 def test_two_distributions_with_one_name_are_both_named(install: Install) -> None:
@@ -156,6 +171,13 @@ def test_the_partition_names_its_plugin_by_nodes(install: Install) -> None:
         create("partition", {**config, "options": {"width": 0}})
     with pytest.raises(UserError, match=r"^partition\.nodes=exampel is not known: did you mean example\?"):
         create("partition", {**config, "nodes": "exampel"})
+
+
+def test_a_wrong_key_that_a_constructor_passes_on_is_refused(install: Install) -> None:
+    install("extended", {"gnnkit.model": {"extended": f"{__name__}:Extended"}})
+    assert create("model", {"name": "extended", "width": 3, "height": 2}).arguments[0] == 3
+    with pytest.raises(UserError, match=r"^model\.widht is not known: .*model\.height"):
+        create("model", {"name": "extended", "height": 2, "widht": 3})
 
 
 @pytest.mark.slow
@@ -230,7 +252,7 @@ def test_a_plugin_whose_package_is_not_installed_is_refused_with_the_command_tha
 @pytest.mark.parametrize(
     ("override", "package"),
     [
-        ("dataset=graphar", "gnnkit-graphar"),
+        ("dataset=graphbolt", "gnnkit-graphbolt"),
         ("partition=metis", "gnnkit-metis"),
         ("exchange=quantized+error_feedback", "gnnkit-error-feedback"),
         ("exchange=sampled", "gnnkit-lossy-exchange"),

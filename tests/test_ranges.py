@@ -154,8 +154,8 @@ def test_words_of_other_tools_stand_for_keys_and_names_that_exist() -> None:
         names = ["config"] if not section else ["default"] if section == "trainer" else plugins.options(section)
         own_names |= {key.name.rpartition(".")[2] for name in names for key in keys.read(section, name).keys}
     own_names |= {*plugins.KINDS}
-    assert set(ranges._OTHER_WORDS) <= own_names
-    words = [word for words in ranges._OTHER_WORDS.values() for word in words.split()]
+    assert set(ranges.foreign_names()) <= own_names
+    words = [word for words in ranges.foreign_names().values() for word in words]
     assert len(set(words)) == len(words)
     assert not set(words) & set(keys_at_the_top()), "a word of ours means something else"
 
@@ -184,7 +184,7 @@ def test_models_made_from_python_check_their_numbers(model: Callable[..., Any], 
         (lambda: LabelPropagation(max_iterations=0), "model.max_iterations=0 must be"),
         (lambda: VertexCentric(0), "strategy.local_iterations=0 must be"),
         (lambda: IndividualSample(batch_size=2.5), "strategy.batch_size=2.5 must be"),  # type: ignore[arg-type]
-        (lambda: IndividualSample(batching="even"), "strategy.batching=even is not known"),
+        (lambda: IndividualSample(batching="even"), "strategy.options.batching=even is not known"),
         (lambda: LeaderSync("men"), "sync.average=men is not known: did you mean mean?"),  # type: ignore[arg-type]
     ],
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import copy
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,33 +16,79 @@ import yaml
 from gnnkit import plugins
 from gnnkit.__main__ import main
 from gnnkit.config import compose, dotted_keys, of_file, of_run
-from gnnkit.config.keys import read, shared_keys
-from gnnkit.config.removed import removed_keys
+from gnnkit.config.keys import read, removed_keys, shared_keys
 from gnnkit.config.settings import Choice, settle
 from gnnkit.errors import UserError
 from gnnkit.plugins import KINDS, SEVERAL
 from tests.cases import few
 
+ROOT = Path(__file__).resolve().parents[1]
 REMOVED = removed_keys()
 SECTIONS = {"model": {"name": "gcn"}, "task": {"name": "node_classification"}}
 
 
-@few("key", REMOVED, default=12)
-def test_a_removed_key_is_refused_with_its_replacement(key: str) -> None:
-    overrides = ["logger=[wandb,mlflow]", "callback=[summary]", "strategy=vertex_centric", "partition=ldg"]
+OVERRIDES = ("logger=[wandb,mlflow]", "callback=[summary]", "strategy=vertex_centric", "partition=ldg")
+
+
+@pytest.fixture(scope="module")
+def composed() -> dict[str, Any]:
+    return compose([*OVERRIDES, "sampler=neighbor", "exchange=quantized"])
+
+
+@pytest.mark.parametrize("key", REMOVED)
+def test_a_removed_key_is_refused_with_its_replacement(key: str, composed: dict[str, Any]) -> None:
+    config = copy.deepcopy(composed)
+    *parents, name = key.split(".")
+    section = config
+    for parent in parents:
+        section[parent] = section.get(parent) or {}
+        section = section[parent]
+    section[name] = 0.1
     with pytest.raises(UserError) as raised:
-        settle(compose([*overrides, f"{key}=0.1"]))
+        settle(config)
     assert str(raised.value) == f"{key} was removed: {REMOVED[key][1]}"
+
+
+@few("key", [key for number, key in enumerate(REMOVED) if number % 5 == 0], default=3)
+def test_a_removed_key_is_refused_before_it_is_composed(key: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(key)} was removed: "):
+        settle(compose([*OVERRIDES, f"{key}=0.1"]))
+
+
+def test_a_removed_split_is_refused_for_another_variant_too() -> None:
+    with pytest.raises(UserError, match=r"strategy=dynamic \(.*\), which cannot be combined with llcg or coverage$"):
+        compose(["strategy=llcg", "strategy.split=dynamic"])
+
+
+def test_no_advice_installs_a_package_that_is_not_published() -> None:
+    packages = {package for names in plugins.PACKAGES.values() for package in names.values()}
+    advice = "\n".join(advice for _, advice in REMOVED.values())
+    assert {*re.findall(r"pip install (gnnkit[\w-]*)", advice)} <= packages
+    assert {path.name for path in ROOT.glob("plugins/*")} >= packages
+
+
+def test_messages_name_options_as_they_are_given() -> None:
+    options = {}
+    for key, (_, advice) in REMOVED.items():
+        section, _, last = key.rpartition(".")
+        if f"use {section}.options.{last}" in advice and not section.startswith("logger"):
+            options[key] = re.compile(rf"(?<![\w.]){re.escape(key)}(?!\w)")
+    assert "sampler.fill" in options
+    wrong = [
+        f"{path.relative_to(ROOT)}: {key}"
+        for path in sorted((ROOT / "gnnkit").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for key, pattern in options.items()
+        if pattern.search(node.value)
+    ]
+    assert not wrong
 
 
 @pytest.mark.parametrize(
     ("keys", "strategy"),
     [
         ({"correction": "llcg", "correction_steps": 3}, {"name": "llcg", "correction_steps": 3, "sync_every": 2}),
-        (
-            {"correction": "llcg", "halo": "cluster", "split": "dynamic", "chunks": 4},
-            {"name": "llcg", "halo": "cluster", "split": "dynamic", "chunks": 4, "sync_every": 2},
-        ),
         ({"correction": "coverage", "split": "dynamic", "resplit_every": 2}, {"name": "coverage", "resplit_every": 2}),
         ({"split": "dynamic", "halo": "none"}, {"name": "dynamic", "halo": "none", "sync_every": 2}),
         (

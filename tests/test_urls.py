@@ -34,7 +34,7 @@ def test_the_command_refuses_a_url(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["edges", "npz", "ogb", "saved", "graphar", "graphbolt", "graphsaint", "tables"])
+@pytest.mark.parametrize("name", ["edges", "npz", "ogb", "saved", "graphbolt", "graphsaint", "tables"])
 def test_a_data_set_refuses_a_url(name: str, tmp_path: Path) -> None:
     from gnnkit.config.settings import Choice
 

@@ -23,7 +23,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.config import settings
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.rank_run import make_module
-from gnnkit.launch.allocator import keep_freed_memory
+from gnnkit.launch.lean import keep_freed_memory
 from gnnkit.prepare.cut import prepare
 from gnnkit.prepare.facts import Needs, Preparation, Prepared
 from gnnkit.training.module import TrainingModule

@@ -19,10 +19,10 @@ from gnnkit.engine import BlockLayers, derive
 from gnnkit.engine.remote.features import of_bits, round_rows
 from gnnkit.graph import CSC, Graph, MiniBatch
 from gnnkit.kernels.products import fast_products
-from gnnkit.launch.allocator import keep_freed_memory
+from gnnkit.launch.lean import keep_freed_memory
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.sampler import LoadedBatch, NeighborSampler, gather_rows
-from gnnkit.sampler.tables import Tables
+from gnnkit.sampler.loaded_batch import Tables
 
 
 class Batches:

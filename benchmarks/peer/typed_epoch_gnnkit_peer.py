@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from gnnkit.launch.allocator import keep_freed_memory
+from gnnkit.launch.lean import keep_freed_memory
 
 keep_freed_memory()  # before torch, as ranks do
 

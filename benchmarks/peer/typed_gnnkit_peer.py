@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+import numpy as np
+import torch
 from serve import BATCH_SIZE, Batches, Case, Maker, Size, one_by_one, serve
+from torch_geometric.data import HeteroData
 from typed_case import TypedArrays
 from typed_graph import graph_of
 
 from gnnkit import _core
 from gnnkit.graph import RelationGroups
-from gnnkit.sampler import LoadedBatch, Loader, NeighborSampler
+from gnnkit.pyg import NeighborLoader
+from gnnkit.sampler import NeighborSampler
 
 
 def rows_of(case: Case) -> RelationGroups:
@@ -35,41 +39,31 @@ def sample(redraw: bool) -> Maker:
     return maker
 
 
-def load(count: Callable[[LoadedBatch], Size]) -> Maker:
-    """A batch a thread."""
+def load(case: Case) -> Batches:
+    """`HeteroData` batches of the drop-in for PyG's loader, a batch a thread."""
+    arrays, data = TypedArrays.of(case), case.cached("data", lambda: data_of(case))
 
-    def maker(case: Case) -> Batches:
-        graph, sampler, seed_type = graph_of(case), NeighborSampler(case.fanouts), TypedArrays.of(case).seed_type
+    def batches(first: int) -> Iterator[Size]:
+        seeds = (arrays.seed_type, torch.from_numpy(case.all_seeds(first)))
+        loader = case.cached(
+            f"loader {case.fanouts} {case.threads} {first}",
+            lambda: NeighborLoader(data, list(case.fanouts), seeds, batch_size=BATCH_SIZE, threads=case.threads),
+        )
+        return ((batch.num_edges, batch.num_nodes) for batch in loader)
 
-        def batches(first: int) -> Iterator[Size]:
-            loader = case.cached(
-                f"loader {case.fanouts} {case.threads} {first}",
-                lambda: Loader(
-                    graph,
-                    sampler,
-                    (seed_type, case.all_seeds(first)),
-                    BATCH_SIZE,
-                    threads=case.threads,
-                    prefetch=case.threads,
-                    shuffle=False,
-                ),
-            )
-            return (count(batch) for batch in loader)
-
-        return batches
-
-    return maker
+    return batches
 
 
-def divided(batch: LoadedBatch) -> Size:
-    """Counts a batch after all of its blocks are divided by relation."""
-    edges = [len(edges.indptr) and len(edges.row) for block in batch.blocks for edges in block.relations.values()]
-    num_edges = len(batch.minibatch.blocks[0].indices)
-    assert sum(edges) >= num_edges
-    return num_edges, len(batch.minibatch.input_nodes)
+def data_of(case: Case) -> HeteroData:
+    arrays, data = TypedArrays.of(case), HeteroData()
+    for name, count in arrays.counts.items():
+        data[name].num_nodes = count
+    for relation, ends in zip(arrays.relations, arrays.edges(), strict=True):
+        data[tuple(relation)].edge_index = torch.from_numpy(np.stack(ends).astype(np.int64))
+    return data
 
 
 serve(
-    {"sample": sample(redraw=False), "sample redraw": sample(redraw=True), "load": load(divided)},
+    {"sample": sample(redraw=False), "sample redraw": sample(redraw=True), "load": load},
     f"gnnkit {_core.__version__}",
 )

@@ -9,15 +9,13 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 
 from gnnkit.leader.best import Best, BestModel
-from gnnkit.leader.trainer_site import TrainerSite
 from gnnkit.leader.watch import WorkerState
 from gnnkit.utils.ranges import MAX_COUNT, MAX_TIMEOUT, one_of, real, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from gnnkit.leader.run import LeaderRun
-    from gnnkit.leader.site import LeaderSite
+    from gnnkit.leader.site import LeaderRun, LeaderSite
 
 
 class Leader(Callback):
@@ -61,13 +59,15 @@ class Leader(Callback):
         if monitor is not None:
             rule = BestModel(monitor, patience, min_delta, lower_is_better=mode == "min", section="")
         seconds = real("timeout", timeout, high=MAX_TIMEOUT, above=0)
+        from gnnkit.leader.trainer_site import TrainerSite  # not imported by runs, which have their own site
+
         self.site: LeaderSite = TrainerSite(rule, None if folder is None else Path(folder), seconds)
         self.run: LeaderRun | None = None  # None in a user's trainer
 
     @classmethod
     def at(cls, site: LeaderSite, run: LeaderRun | None = None) -> Leader:
         """Creates the leader of a `gnnkit.train` run."""
-        leader = cls()
+        leader = cls.__new__(cls)
         leader.site, leader.run = site, run
         return leader
 
@@ -134,13 +134,13 @@ class Leader(Callback):
         """
         return [] if self.site.watch is None else self.site.watch.slow
 
-    def restart_timings(self, module: Any, step: int) -> None:
+    def restart_timings(self, module: L.LightningModule, step: int) -> None:
         """Discards the timings up to this step, because the work has changed."""
         self.site.restart_clock(module)
         if self.site.watch is not None:
             self.site.watch.discard_timings(step)
 
-    def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.site.begin(trainer, module)
         for hook in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(hook, LeaderHook):
@@ -148,34 +148,34 @@ class Leader(Callback):
                 if self.site.watch is not None:
                     self.site.watch.listeners.append(hook.after_step)
 
-    def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.site.begin_epoch(trainer, module)
 
-    def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: object, batch_idx: int) -> None:
         self.site.batch_arrived()
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.site.end_step(trainer, module, outputs, batch)
 
-    def on_validation_start(self, trainer: L.Trainer, module: Any) -> None:
+    def on_validation_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.site.begin_evaluation(trainer)
 
-    def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.site.end_evaluation(trainer, module)
 
-    def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.site.end_epoch(trainer, module)
 
-    def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.site.end(trainer, module)
 
-    def on_exception(self, trainer: L.Trainer, module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
         self.site.close(failed=isinstance(exception, RuntimeError))  # as gloo's are
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return self.site.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         self.site.load_state_dict(state_dict)
 
 
@@ -237,6 +237,6 @@ class LeaderHook(Callback):
                 other workers continue.
         """
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Mapping[str, object]:
         """Returns plain values for `result.json`, by name. Called once on rank 0."""
         return {}

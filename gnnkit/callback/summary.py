@@ -24,7 +24,7 @@ class Summary(Callback):
         Args:
             depth: Number of nesting levels to print.
         """
-        self.depth = whole("callback.summary.depth", depth, 1, MAX_COUNT)
+        self.depth = whole("callback.summary.options.depth", depth, 1, MAX_COUNT)
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
         if trainer.is_global_zero:

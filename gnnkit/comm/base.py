@@ -4,15 +4,58 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from gnnkit.comm.mailbox import Mailbox
-from gnnkit.comm.pending import Arrived, Counts, Pending
 from gnnkit.comm.sockets import SocketMailbox
+
+Counts: TypeAlias = Sequence[int]  # [world_size] rows for each rank, or from each rank
+
+
+class Pending(ABC):
+    """An exchange that has started. Either `wait` or `borrow` completes it, once.
+
+    Several exchanges may be in flight. All ranks complete them in the same order.
+    Completion raises `RuntimeError` if a peer has exited or misses the communicator's
+    deadline.
+    """
+
+    @abstractmethod
+    def wait(self) -> Tensor:
+        """Returns the received rows, ordered by sender, in a new tensor.
+
+        Returns:
+            [sum(recv_counts), ...]
+        """
+
+    @contextmanager
+    def borrow(self) -> Iterator[Tensor]:
+        """Lends the received rows, ordered by sender, to a `with` statement's body.
+
+        The rows are contiguous and read-only. They may be in the sender's memory, which
+        is reused after the body, so the body must not keep views of them. The default
+        calls `wait`.
+        """
+        yield self.wait()
+
+
+class Arrived(Pending):
+    """An exchange that was complete when it started.
+
+    The result of `Communicator.start` for a backend without asynchronous exchanges.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+
+    def wait(self) -> Tensor:
+        return self._rows
+
 
 LEADER = 0  # rank that decides for the others, and through which some collectives pass
 T = TypeVar("T")
@@ -75,7 +118,7 @@ class Communicator(ABC):
     @classmethod
     def run(
         cls,
-        function: Callable[[Any], T],
+        function: Callable[[Communicator], T],
         world_size: int,
         *,
         timeout: float,
@@ -156,18 +199,16 @@ class Communicator(ABC):
             `x`.
         """
 
-    def end_of_sum(self, num_bytes: int) -> float:
-        """Accounts for a sum that torch computes itself, such as DDP's. Not collective.
+    def sums_in_order(self) -> bool:
+        """Returns whether `all_reduce` adds up in rank order. Collective.
 
-        Returns the earliest end of the sum by `time.monotonic` on a simulated link, and
-        0 without one.
-
-        Args:
-            num_bytes: Bytes that this rank contributes.
+        A sum then does not depend on the position of its numbers in `x`. DDP's
+        gradients are summed by `all_reduce` in this case, and otherwise one by one by
+        the process group. Default: False.
         """
-        return 0.0
+        return False
 
-    def all_gather(self, values: Any, dtype: torch.dtype = torch.int64) -> Tensor:  # [world_size, ...]
+    def all_gather(self, values: object, dtype: torch.dtype = torch.int64) -> Tensor:  # [world_size, ...]
         """Returns the numbers of all ranks.
 
         Args:
@@ -195,7 +236,19 @@ class Communicator(ABC):
         )
         return list(torch.split(rows, lengths)) if is_receiver else []
 
-    def share(self, value: Any, *, src: int = 0) -> Any:
+    def gather_json(self, value: object, *, dst: int = 0) -> list[Any]:
+        """Returns every rank's JSON value on rank `dst`, and an empty list elsewhere.
+
+        The value of a rank that is lost is None.
+
+        Args:
+            value: A plain value.
+            dst: The receiving rank.
+        """
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        return [json.loads(bytes(row.tolist() or b"null")) for row in self.gather(text.to(self.device), dst=dst)]
+
+    def share(self, value: object, *, src: int = 0) -> Any:
         """Returns the JSON value of rank `src` on all ranks.
 
         For decisions that one rank makes for the others. Tensors go through
@@ -223,3 +276,12 @@ class Communicator(ABC):
 
         Unlike the other methods, it is not collective.
         """
+
+
+def sum_in_order(rows: Iterable[Tensor]) -> Tensor:
+    """Sums tensors of equal shape, one after the other."""
+    first, *others = rows
+    total = first.clone()
+    for row in others:
+        total += row
+    return total

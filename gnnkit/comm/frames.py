@@ -9,7 +9,6 @@ import math
 import mmap
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def encode(
-    tag: str, fields: Mapping[str, Any] | None, tensors: Mapping[str, Tensor] | None, limit: int
+    tag: str, fields: Mapping[str, object] | None, tensors: Mapping[str, Tensor] | None, limit: int
 ) -> tuple[bytes, list[memoryview]]:
     """Returns a message's header and each tensor's bytes.
 
@@ -86,7 +85,10 @@ def copy(src: int, header: bytes, parts: Sequence[memoryview]) -> tuple[Message,
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """Returns a view of a contiguous CPU tensor's memory."""
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
+    numbers = tensor.reshape(-1)
+    if len(numbers) == 1:  # a contiguous tensor of any stride
+        numbers = numbers.as_strided((1,), (1,))
+    return numbers.view(torch.uint8).numpy().data
 
 
 def prefix(header: bytes, parts: Sequence[memoryview]) -> bytes:
@@ -146,7 +148,7 @@ def _dtype_name(tag: str, name: str, tensor: Tensor) -> str:
     return _NAMES[tensor.dtype]
 
 
-def _check_tensor(description: Any) -> tuple[str, tuple[torch.dtype, list[int]]]:
+def _check_tensor(description: object) -> tuple[str, tuple[torch.dtype, list[int]]]:
     match description:
         case [str(name), str(dtype), list(shape)] if dtype in DTYPES and len(shape) <= 64:
             if all(type(size) is int and 0 <= size < 2**63 for size in shape):
@@ -168,7 +170,7 @@ def _allocate(dtype: torch.dtype, shape: list[int]) -> Tensor:
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
-def _parse(header: bytes | bytearray) -> Any:
+def _parse(header: bytes | bytearray) -> object:
     try:
         return json.loads(header)
     except RecursionError:

@@ -182,6 +182,11 @@ class Inbox:
         """Returns whether rank `src` may send another message."""
         return self._queued_bytes[src] < self.limit
 
+    def wait_for_room(self, src: int) -> None:
+        """Waits until rank `src` may send another message, or `close` is called."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._close_reason or self.has_room(src))
+
     def lose(self, rank: int, reason: str) -> None:
         """Records that `rank` sends no more messages. The first reason is kept."""
         with self._condition:

@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gnnkit.comm.base import Communicator
-from gnnkit.comm.pending import Counts, Pending
+from gnnkit.comm.base import Communicator, Counts, Pending, sum_in_order
 from gnnkit.comm.rendezvous import meeting, prove, report_absence
-from gnnkit.comm.shared_memory import SharedMemory
+from gnnkit.comm.shared_memory import PIECE, SharedMemory
+from gnnkit.utils.ranges import even_ranges
 
 
 class ProcessGroup(Communicator):
@@ -124,6 +124,7 @@ class Gloo(ProcessGroup):
     """Processes on CPUs. Works everywhere.
 
     Rows are exchanged through shared memory within a host, and over TCP between hosts.
+    Sums use shared memory if all ranks share a host.
     """
 
     backend = "gloo"
@@ -147,6 +148,41 @@ class Gloo(ProcessGroup):
             return super().start(rows, send_counts, recv_counts, index=index)
         far = self._start_far(memory.far, rows, send_counts, recv_counts, index) if memory.far else None
         return memory.start(rows, send_counts, recv_counts, index, far)
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return self._by_pieces(x, self._sum) if self.sums_in_order() else super().all_reduce(x)
+
+    def broadcast(self, x: Tensor, *, src: int) -> Tensor:
+        if not self.sums_in_order():
+            return super().broadcast(x, src=src)
+
+        def copy(numbers: Tensor) -> None:
+            counts = [len(numbers) if rank == src else 0 for rank in range(self.world_size)]
+            self._fill(numbers, numbers[: counts[self.rank]], counts)
+
+        return self._by_pieces(x, copy)
+
+    def _by_pieces(self, x: Tensor, write: Callable[[Tensor], None]) -> Tensor:
+        """Calls a function that replaces numbers of `x`, for few of them at once."""
+        numbers = x.detach().reshape(-1)
+        for piece in torch.split(numbers, PIECE):
+            write(piece)
+        if numbers.data_ptr() != x.data_ptr():  # a copy of rows that are not contiguous
+            x.detach().copy_(numbers.view_as(x))
+        return x
+
+    def _sum(self, numbers: Tensor) -> None:
+        counts = [len(share) for share in even_ranges(len(numbers), self.world_size)]  # each rank sums a share
+        parts = self.all_to_all(numbers, counts, [counts[self.rank]] * self.world_size)
+        self._fill(numbers, sum_in_order(torch.split(parts, counts[self.rank])), counts)
+
+    def _fill(self, numbers: Tensor, part: Tensor, counts: Counts) -> None:
+        """Replaces numbers by all ranks' parts, of which `counts` are the sizes."""
+        numbers.copy_(self.all_to_all(part.repeat(self.world_size), [len(part)] * self.world_size, counts))
+
+    def sums_in_order(self) -> bool:
+        memory = self._shared_memory()
+        return memory is not None and not memory.far
 
     def close(self) -> None:
         for end in self._ends:

@@ -16,8 +16,10 @@ import os
 import re
 import secrets
 import socket
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -25,7 +27,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gnnkit.comm import adopted
 from gnnkit.comm.mailbox import PeerLost
 from gnnkit.errors import UserError
 
@@ -82,7 +83,7 @@ def meeting(rank: int, world_size: int, timeout: float) -> Iterator[Any]:
 
 def _lasting_store(rank: int, world_size: int, deadline: timedelta) -> Any:
     """Returns the store of the program's process group or of torchrun, or None."""
-    if (store := adopted.store()) is not None:
+    if (store := program_store()) is not None:
         store.set_timeout(deadline)
         return store
     if "TORCHELASTIC_RUN_ID" not in os.environ:
@@ -241,3 +242,52 @@ def _is_own(host: str, port: int) -> bool:
     except dist.DistError:
         return False
     return True
+
+
+_program_store: Any = None  # of the process group that is set aside
+_TABLES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state")
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """Sets the program's process groups aside, and restores them at the end.
+
+    A run creates its own groups with their own deadlines and backend. Its default group
+    is the one that Lightning and DDP use. Ranks rendezvous in the program's store,
+    which avoids a second port. Does nothing if the program has created no group.
+    """
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        yield
+        return
+    global _program_store  # noqa: PLW0603 - one per process, as torch's
+    c10d, world = dist.distributed_c10d, dist.distributed_c10d._world
+    _program_store = c10d._get_default_store()
+    timeout, count = _program_store.timeout, world.group_count
+    tables = {name: dict(getattr(world, name)) for name in _TABLES}  # torch keeps one of each for all worlds
+    c10d._world = c10d._World()
+    _fill(c10d._world, {name: {} for name in _TABLES})
+    try:
+        yield
+    finally:
+        _program_store.set_timeout(timeout)
+        _program_store, c10d._world = None, world
+        world.group_count = count
+        _fill(world, tables)
+
+
+def program_store() -> Any:
+    """Returns the store of the program's process group, or None."""
+    return _program_store
+
+
+def _fill(world: Any, tables: Mapping[str, dict[Any, Any]]) -> None:
+    """Fills torch's group tables. Their names would clash between two worlds."""
+    from torch._C import _distributed_c10d as groups
+
+    groups._unregister_all_process_groups()
+    for name, table in tables.items():
+        getattr(world, name).clear()
+        getattr(world, name).update(table)
+    for group, name in tables["pg_names"].items():
+        groups._register_process_group(name, group)

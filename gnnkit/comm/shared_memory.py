@@ -13,28 +13,34 @@ from __future__ import annotations
 
 import array
 import contextlib
+import json
 import math
 import os
+import secrets
 import select
 import socket
 import struct
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gnnkit.comm import frames, host
+from gnnkit.comm import frames
+from gnnkit.comm.base import Counts, Pending
+from gnnkit.comm.links import accept_ranks
 from gnnkit.comm.mailbox import DeadlineExceeded, PeerLost
-from gnnkit.comm.pending import Counts, Pending
+from gnnkit.utils.documents import Json
 
 INLINE = 2**13  # maximum bytes per peer that are sent within the message
 SLOTS = 2  # buffers that peers may still read while the next rows are written
 KEPT = 2**30  # maximum bytes of a buffer that is reused
-LEAST = 2**20  # minimum bytes of a buffer. Unwritten pages take no memory
+PIECE = 2**20  # minimum bytes of a buffer, whose unwritten pages take no memory, and numbers that are summed at once
 ALIGNED = 64  # alignment of each peer's rows in a buffer, in bytes
 _HEADER = struct.Struct("=BIQQQQ")  # kind, buffer, exchange number, offset, bytes of the rows, bytes of the buffer
 _ROWS, _PLACE, _RELEASE, _GOODBYE = range(4)  # message kinds
@@ -79,7 +85,7 @@ class _Buffer:
     def grow(self, size: int) -> None:
         """Replaces the memory by at least `size` bytes."""
         self.drop()
-        capacity = max(LEAST, 1 << (size - 1).bit_length())
+        capacity = max(PIECE, 1 << (size - 1).bit_length())
         self.fd = os.memfd_create("gnnkit rows", os.MFD_CLOEXEC)
         os.ftruncate(self.fd, capacity)
         self.memory = _map(self.fd, capacity)
@@ -95,7 +101,7 @@ class _Buffer:
 class SharedMemory:
     """Exchanges between a group's ranks on this host."""
 
-    def __init__(self, rank: int, ranks: Sequence[int], neighbours: host.Neighbours, timeout: float) -> None:
+    def __init__(self, rank: int, ranks: Sequence[int], neighbours: Neighbours, timeout: float) -> None:
         """Stores the arguments.
 
         Args:
@@ -121,7 +127,7 @@ class SharedMemory:
         self._message = bytearray(_HEADER.size + INLINE)
 
     @classmethod
-    def open(cls, rank: int, ranks: Sequence[int], gather: host.Gather, timeout: float) -> SharedMemory | None:
+    def open(cls, rank: int, ranks: Sequence[int], gather: Gather, timeout: float) -> SharedMemory | None:
         """Connects a group's ranks. Collective.
 
         Returns None on all ranks if no two of them share a host, or if the system does
@@ -133,7 +139,7 @@ class SharedMemory:
             gather: Gathers bytes from all ranks of the group.
             timeout: Deadline of every wait for a peer, in seconds.
         """
-        neighbours = host.meet(rank, len(ranks), gather, timeout, able=_can_map())
+        neighbours = meet(rank, len(ranks), gather, timeout, able=_can_map())
         return None if neighbours is None else cls(rank, ranks, neighbours, timeout)
 
     def start(
@@ -161,7 +167,8 @@ class SharedMemory:
         for peer, num_bytes in sizes.items():
             part = slice(firsts[peer], firsts[peer + 1])
             if num_bytes <= INLINE:
-                self._send_rows(peer, _select_rows(rows, index, part), num_bytes)
+                header = _HEADER.pack(_ROWS, 0, self._number, 0, num_bytes, 0)
+                self._send(peer, [header, frames.bytes_of(_select_rows(rows, index, part).contiguous())])
             elif buffer is not None:
                 place = buffer.memory[offset : offset + num_bytes].view(rows.dtype)
                 _take(rows, index, part, place.view(send_counts[peer], *rows.shape[1:]))
@@ -171,11 +178,6 @@ class SharedMemory:
         self._open.add(self._number)
         sizes = {peer: recv_counts[peer] * size for peer in self._links if recv_counts[peer] * size}
         return _Exchange(self, self._number, sizes, block, recv_counts, far)
-
-    def _send_rows(self, peer: int, rows: Tensor, num_bytes: int) -> None:
-        """Sends few rows through the socket."""
-        header = _HEADER.pack(_ROWS, 0, self._number, 0, num_bytes, 0)
-        self._send(peer, [header, frames.bytes_of(rows.contiguous())])
 
     def arrivals(self, number: int, sizes: dict[int, int]) -> Iterator[tuple[int, _Parcel]]:
         """Yields the parcels of one exchange in order of arrival.
@@ -189,10 +191,10 @@ class SharedMemory:
             ready = [peer for peer in missing if number in self._links[peer].arrived]
             for peer in ready:
                 parcel = self._links[peer].arrived.pop(number)
-                if len(parcel.data) != sizes[peer]:
+                if parcel.data.numel() != sizes[peer]:
                     raise RuntimeError(
                         f"{self._name} expects {sizes[peer]} bytes of {self._links[peer].name}, "
-                        f"which has sent {len(parcel.data)}: counts of sender and receiver differ"
+                        f"which has sent {parcel.data.numel()}: counts of sender and receiver differ"
                     )
                 missing.remove(peer)
                 yield peer, parcel
@@ -204,7 +206,7 @@ class SharedMemory:
         if parcel.buffer is None:
             return
         buffers = self._links[peer].buffers
-        if len(buffers[parcel.buffer]) > KEPT:
+        if buffers[parcel.buffer].numel() > KEPT:
             del buffers[parcel.buffer]
         with contextlib.suppress(PeerLost):  # the peer has exited and needs no release
             self._send(peer, [_HEADER.pack(_RELEASE, parcel.buffer, 0, 0, 0, 0)])
@@ -243,16 +245,16 @@ class SharedMemory:
         if not free:
             free = [_Buffer(len(self._buffers))]
             self._buffers += free
-        fitting = [buffer for buffer in free if len(buffer.memory) >= size]
+        fitting = [buffer for buffer in free if buffer.memory.numel() >= size]
         if fitting:
-            return min(fitting, key=lambda buffer: len(buffer.memory))
-        largest = max(free, key=lambda buffer: len(buffer.memory))
+            return min(fitting, key=lambda buffer: buffer.memory.numel())
+        largest = max(free, key=lambda buffer: buffer.memory.numel())
         largest.grow(size)
         return largest
 
     def _hand_out(self, buffer: _Buffer, peer: int, offset: int, num_bytes: int) -> None:
         """Sends a peer the position of its rows and, at first use, the memory file."""
-        capacity = len(buffer.memory)
+        capacity = buffer.memory.numel()
         fds = [] if peer in buffer.mapped else [buffer.fd]
         buffer.mapped.add(peer)
         self._send(peer, [_HEADER.pack(_PLACE, buffer.number, self._number, offset, num_bytes, capacity)], fds)
@@ -333,7 +335,7 @@ class SharedMemory:
         elif kind == _RELEASE:
             buffer = self._buffers[number]
             buffer.readers.remove(peer)
-            if not buffer.readers and len(buffer.memory) > KEPT:
+            if not buffer.readers and buffer.memory.numel() > KEPT:
                 buffer.drop()
         else:
             link.says_goodbye = True
@@ -428,3 +430,118 @@ def _can_map() -> bool:
     finally:
         buffer.drop()
     return True
+
+
+Gather = Callable[[bytes], list[bytes]]  # gathers bytes of equal length from all ranks. Collective
+RECORD = 256  # bytes that each rank shares
+MEETING = 10.0  # maximum seconds to wait for connections
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighbours:
+    """A group's other ranks, as seen from one rank."""
+
+    links: dict[int, socket.socket]  # to ranks on this host, by rank
+    far: tuple[int, ...]  # ranks on other hosts
+
+
+def meet(rank: int, world_size: int, gather: Gather, timeout: float, *, able: bool) -> Neighbours | None:
+    """Connects each pair of ranks on the same host by a message-oriented socket.
+
+    Collective. The sockets have abstract names. They reach ranks of the same kernel and
+    network namespace, and leave no files. Each rank authenticates its peers by a random
+    token.
+
+    Args:
+        world_size: Number of ranks in the group.
+        gather: Gathers bytes from all ranks.
+        timeout: Deadline in seconds.
+        able: Whether this rank can use the connections. Otherwise it counts as far.
+
+    Returns:
+        None on all ranks if no two share a host, or if a connection fails.
+    """
+    token, links = secrets.token_hex(16), dict[int, socket.socket]()
+    with contextlib.ExitStack() as stack:
+        own_record: Json = {"host": f"rank {rank}"}  # a unique default
+        listener = _listen(world_size) if able else None
+        if listener is not None:
+            stack.enter_context(listener)
+            own_record = {"host": host(), "name": listener.getsockname().hex(), "token": token}
+        records = [json.loads(record) for record in gather(json.dumps(own_record).encode().ljust(RECORD))]
+        hosts = [record["host"] for record in records]
+        if len(set(hosts)) == world_size:
+            return None
+        near = [peer for peer in range(world_size) if hosts[peer] == hosts[rank] and peer != rank]
+        with contextlib.suppress(OSError):
+            if listener is not None:
+                _connect(links, rank, near, listener, records, time.monotonic() + min(timeout, MEETING))
+    if min(gather(bytes([len(links) == len(near)]))) == b"\0":
+        for link in links.values():
+            link.close()
+        return None
+    return Neighbours(links, tuple(peer for peer in range(world_size) if hosts[peer] != hosts[rank]))
+
+
+def host() -> str:
+    """Returns an identifier shared by the ranks that can reach each other."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.stat('/proc/self/ns/net').st_ino} {os.geteuid()}"
+
+
+def _listen(world_size: int) -> socket.socket | None:
+    """Opens a listening socket, or returns None if the system does not support them."""
+    if sys.platform != "linux":
+        return None
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        listener.bind("")  # lets the system choose an abstract name
+        listener.listen(world_size + 128)
+        host()
+        stack.pop_all()  # keeps the socket open
+        return listener
+    return None
+
+
+def _connect(
+    links: dict[int, socket.socket],
+    rank: int,
+    near: Sequence[int],
+    listener: socket.socket,
+    records: Sequence[Mapping[str, Any]],
+    deadline: float,
+) -> None:
+    """Connects to lower ranks, and accepts connections from higher ranks.
+
+    Args:
+        records: Name and token of each rank's listener.
+        deadline: By time.monotonic.
+    """
+    connections = dict[int, socket.socket]()
+    for peer in near:
+        if peer < rank:
+            connections[peer] = link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            link.settimeout(_seconds_left(deadline))
+            link.connect(bytes.fromhex(records[peer]["name"]))
+            if not _is_of_this_user(link):
+                raise PermissionError("a stranger listens")
+            link.send(frames.hello(records[peer]["token"], rank))
+    higher_ranks, token = [peer for peer in near if peer > rank], records[rank]["token"]
+    connections.update(accept_ranks(higher_ranks, listener, token, deadline, is_trusted=_is_of_this_user))
+    for link in connections.values():
+        link.setblocking(False)
+    links.update(connections)
+
+
+def _is_of_this_user(link: socket.socket) -> bool:
+    return _user(link) == os.geteuid()
+
+
+def _user(link: socket.socket) -> int:
+    """Returns the peer's user id, as reported by the kernel."""
+    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def _seconds_left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.01)

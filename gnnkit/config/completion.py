@@ -18,37 +18,7 @@ from gnnkit.errors import UserError
 from gnnkit.utils.ranges import unknown
 
 _OPTIONS = ("--help", "--version", "--cfg", "--info", "--config-dir", "--config-name", "--multirun")
-_BASH = """\
-_gnnkit() {
-    local word="${COMP_LINE:0:$COMP_POINT}"
-    word="${word##* }"
-    local words
-    words=$(COMP_LINE="$COMP_LINE" COMP_POINT="$COMP_POINT" gnnkit -sc query=bash 2>/dev/null)
-    COMPREPLY=()
-    local each
-    for each in $words; do
-        # Readline ends words at = and :, so the text before them is kept.
-        [[ "$each" == "$word"* ]] && COMPREPLY+=("${each#"${word%"${word##*[=:]}"}"}")
-    done
-}
-complete -o nospace -o default -F _gnnkit gnnkit
-"""
-_ZSH = """\
-_gnnkit() {
-    local -a words_found
-    words_found=(${(f)"$(COMP_LINE="${words[1,CURRENT]}" gnnkit -sc query=zsh 2>/dev/null)"})
-    compadd -S '' -- $words_found
-}
-compdef _gnnkit gnnkit
-"""
-_FISH = """\
-function _gnnkit
-    COMP_LINE=(commandline -cp) gnnkit -sc query=fish 2>/dev/null
-end
-complete -c gnnkit -f -a '(_gnnkit)'
-"""
 _NAMES = {"partition.nodes": "partition", "job": "job"}  # keys whose values are plugins
-_INSTALL = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _UNINSTALL = {
     "bash": "complete -r gnnkit\nunset -f _gnnkit\n",
     "zsh": "compdef -d gnnkit\nunfunction _gnnkit\n",
@@ -62,13 +32,15 @@ def answer(request: str) -> str:
     Raises `UserError` for any other request.
     """
     verb, _, shell = request.partition("=")
-    if verb not in ("install", "uninstall", "query") or shell not in _INSTALL:
-        shells = [f"{command}={name}" for command in ("install", "query", "uninstall") for name in _INSTALL]
+    if verb not in ("install", "uninstall", "query") or shell not in _UNINSTALL:
+        shells = [f"{command}={name}" for command in ("install", "query", "uninstall") for name in _UNINSTALL]
         raise unknown(f"--shell-completion {request}", request, shells)
     if verb == "query":
         line = os.environ.get("COMP_LINE", "")
         return "".join(f"{word}\n" for word in words(line[: int(os.environ.get("COMP_POINT") or len(line))]))
-    return (_INSTALL if verb == "install" else _UNINSTALL)[shell]
+    if verb == "uninstall":
+        return _UNINSTALL[shell]
+    return Path(__file__).with_suffix(f".{shell}").read_text(encoding="utf-8")
 
 
 def words(line: str) -> list[str]:

@@ -13,9 +13,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gnnkit.config.budget import check_includes, check_references
-from gnnkit.config.code import check_environment, check_folder, key_of, refuse_code, refuse_code_in, refuse_hydra
-from gnnkit.config.removed import removed_error
+from gnnkit.config.code import (
+    check_environment,
+    check_folder,
+    check_includes,
+    check_references,
+    key_of,
+    refuse_code,
+    refuse_code_in,
+    refuse_hydra,
+)
+from gnnkit.config.keys import removed_error
 from gnnkit.errors import UserError
 from gnnkit.plugins import (
     JOBS,
@@ -39,8 +47,7 @@ SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
 MAIN = "config"  # name of the main configuration
 MAX_JOBS = 10_000  # jobs per sweep
 EXPERIMENT = "experiment"  # selects a YAML file that sets several sections
-_LIST_OR_MAPPING = ("sampler.fanouts",)  # keys that take a list or a mapping, which Hydra cannot merge
-_MAPPINGS = (*_LIST_OR_MAPPING, "dataset.split")  # keys whose value may be a mapping
+_LIST_OR_MAPPING = ("sampler.fanouts", "dataset.split")  # keys that take a list or a mapping, which Hydra cannot merge
 # Config groups of Hydra's unused section. Removing them makes composing 15 % faster.
 _UNUSED = [f"~hydra/{group}" for group in (
     "output", "launcher", "sweeper", "help", "hydra_help", "hydra_logging", "job_logging", "env"
@@ -64,20 +71,7 @@ def compose(overrides: Sequence[str] = (), *, config_dirs: Sequence[Path] = (), 
     return _Composer(overrides, config_dirs, config_name).plain()
 
 
-def choices(
-    overrides: Sequence[str] = (), *, config_dirs: Sequence[Path] = (), config_name: str = MAIN
-) -> dict[str, str]:
-    """Returns the selected option of each section.
-
-    Takes the arguments of `compose`.
-    """
-    composer = _Composer(overrides, config_dirs, config_name)
-    with composer.as_user_errors():
-        selections = composer.compose(with_hydra=True).hydra.runtime.choices
-    return {str(kind): str(name) for kind, name in selections.items() if name and not str(kind).startswith("hydra/")}
-
-
-def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
+def as_overrides(keys: Mapping[str, object], prefix: str = "") -> list[str]:
     """Converts Python values to overrides.
 
     `{"model": {"name": "gcn", "hidden": 8}}` becomes `model=gcn model.hidden=8`.
@@ -86,7 +80,7 @@ def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
     for key, value in keys.items():
         if key in SEVERAL and not prefix:
             overrides += _plugin_overrides(key, value)
-        elif isinstance(value, Mapping) and f"{prefix}{key}" not in _MAPPINGS:
+        elif isinstance(value, Mapping) and f"{prefix}{key}" not in _LIST_OR_MAPPING:
             selection = [f"{prefix}{key}={_format_literal(value['name'])}"] if "name" in value else []
             arguments = {name: item for name, item in value.items() if name != "name"}
             overrides += selection + as_overrides(arguments, f"{prefix}{key}.")
@@ -109,7 +103,7 @@ def _plugin_overrides(kind: str, plugins: Any) -> list[str]:
     return [f"{kind}={_format_literal(list(keys))}", *as_overrides(keys, f"{kind}.")]
 
 
-def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def dotted_keys(node: Mapping[str, object], prefix: str = "") -> Iterator[str]:
     """Yields all keys of nested mappings in dotted form, such as `model.hidden`."""
     for key, value in node.items():
         yield f"{prefix}{key}"
@@ -117,7 +111,7 @@ def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from dotted_keys(value, f"{prefix}{key}.")
 
 
-def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(node: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yields dotted keys, such as `model.hidden`, with their non-mapping values."""
     for key, value in node.items():
         if isinstance(value, Mapping):
@@ -186,21 +180,20 @@ class _Composer:
                 raise _missing_error(missing[0])
             return typing.cast("Json", OmegaConf.to_container(config, resolve=True))
 
-    def compose(self, overrides: Sequence[str] | None = None, *, with_hydra: bool = False) -> Any:
+    def compose(self, overrides: Sequence[str] | None = None) -> Any:
         """Returns the configuration as Hydra composes it.
 
         Args:
             overrides: Replace this object's overrides. Default: None.
-            with_hydra: Whether to include Hydra's own section. Default: False.
         """
         from hydra import compose, initialize_config_dir
         from hydra.core.override_parser.types import Quote, QuotedString
 
-        arguments = _replace_lists(self.overrides if overrides is None else overrides) + ([] if with_hydra else _UNUSED)
+        arguments = _replace_lists(self.overrides if overrides is None else overrides) + _UNUSED
         arguments += self.job_file
         paths = ",".join(QuotedString(f"file://{folder}", Quote.single).with_quotes() for folder in self.folders[1:])
         with initialize_config_dir(str(self.folders[0]), job_name="gnnkit", version_base=None):
-            return compose(self.name, [*arguments, f"hydra.searchpath=[{paths}]"], return_hydra_config=with_hydra)
+            return compose(self.name, [*arguments, f"hydra.searchpath=[{paths}]"])
 
     def _find_job_file(self) -> list[str]:
         """Returns the override that adds the selected job's keys, if it has any."""
@@ -362,16 +355,13 @@ def _normalize(text: str) -> str:
 
 
 def _replace_lists(overrides: Sequence[str]) -> list[str]:
-    """Replaces keys that take lists or mappings by a deletion and an addition.
+    """Sets keys that take lists or mappings to null before their values.
 
-    Hydra cannot merge a mapping into a list.
+    Hydra cannot merge a mapping into a list, or a list into a mapping.
     """
-    mapping_keys = {key for text in overrides if (key := key_of(text)) in _LIST_OR_MAPPING and "={" in text}
-    new_overrides = []
-    for text in overrides:
-        key = key_of(text)
-        new_overrides += [f"~{key}", f"+{key}={text.partition('=')[2]}"] if key in mapping_keys else [text]
-    return new_overrides
+    is_set = [key_of(text) in _LIST_OR_MAPPING and not text.startswith("~") for text in overrides]
+    cleared = [[f"{key_of(text)}=null"] * clears + [text] for text, clears in zip(overrides, is_set, strict=True)]
+    return list(itertools.chain.from_iterable(cleared))
 
 
 def _refuse_sweep(text: str) -> None:

@@ -10,9 +10,7 @@ from typing import Any
 
 from gnnkit.config.code import key_of
 from gnnkit.config.compose import MAIN, as_overrides
-from gnnkit.config.jobs import JobFacts
-from gnnkit.config.keys import read
-from gnnkit.config.removed import without_removed
+from gnnkit.config.keys import JobFacts, read, without_removed
 from gnnkit.errors import UserError
 from gnnkit.plugins import JOBS, PACKAGES, TASK_KEYS, arguments_of, load, names, options
 from gnnkit.utils.documents import Json, read_yaml
@@ -42,6 +40,8 @@ def of_run(folder: Path) -> Json:
     """
     if not folder.is_dir():
         raise UserError(f"checkpoint={folder} is not a folder: choose the folder of a run that has trained")
+    if not (folder / "config.yaml").exists():
+        raise UserError(f"checkpoint={folder} has no config.yaml: choose the folder of a run that has trained")
     config = read_yaml(folder / "config.yaml", f"checkpoint={folder}: config.yaml")
     if not isinstance(config, dict) or not all(isinstance(config.get(key), dict) for key in _MODEL_SECTIONS):
         raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")

@@ -80,7 +80,7 @@ def hydra_options(part: str) -> list[str]:
     return sorted(path.stem for path in (CONF / hydra_section(part)).glob("*.yaml"))
 
 
-def fill(text: str, run_config: Mapping[str, Any], **job: Any) -> str:
+def fill(text: str, run_config: Mapping[str, object], **job: object) -> str:
     """Resolves `${seed}`, `${now:FORMAT}` and `${hydra.job.num}` in a path.
 
     Raises `UserError` for other interpolations.
@@ -124,7 +124,7 @@ def _read_flat(path: Path) -> Json:
     return dict(leaves(read_yaml(path)))
 
 
-def _dotted_key(text: str, defaults: Mapping[str, Any]) -> str:
+def _dotted_key(text: str, defaults: Mapping[str, object]) -> str:
     """Returns the key that an override sets. `hydra/sweeper` sets `sweeper.name`."""
     typed_key = text.partition("=")[0].strip()
     key = typed_key.removeprefix("hydra/").replace("/", ".") + ".name"
@@ -141,7 +141,7 @@ def _typed_key(key: str) -> str:
     return f"hydra/{key.removesuffix('.name').replace('.', '/')}" if key.endswith(".name") else f"hydra.{key}"
 
 
-def _parse_value(text: str) -> Any:
+def _parse_value(text: str) -> object:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import OverrideParseException
 

@@ -1,62 +1,21 @@
-"""The texts of `--help`."""
+"""The texts of `--help` and `--info`."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from gnnkit import plugins
 from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options, hydra_section, keys
+from gnnkit.config.settings.fields import AUTO
 from gnnkit.utils.ranges import unknown
 
 WIDTH = 80  # columns
 _INDENT = 4
-_HELP = """\
-Train graph neural networks on several workers.
-
-    python -m gnnkit +strategy=vertex_centric partition=2d
-    python -m gnnkit strategy=vertex_centric dataset=npz dataset.root=FILE \\
-        workers=4 trainer.max_epochs=200
-
-Select options with SECTION=NAME, set their keys with SECTION.KEY=VALUE:
-
-{sections}
-
-Keys of the run:
-
-{keys}
-
-Options:
-
-    -h, --help [SECTION[=NAME]]
-                        this text, or the keys of a section with their defaults:
-                        --help model, --help model=gcn
-    --version           the version
-    --cfg [job|hydra|all]
-                        print the composed configuration as YAML and stop, the
-                        run's (default), Hydra's settings, or both
-    --info [all|plugins|searchpath|defaults]
-                        print versions, what is installed, where YAML is
-                        searched, and what is chosen, and stop
-    -m, --multirun      run a job for each combination of values, such as
-                        seed=range(3) partition=1d,2d
-    -cd, --config-dir DIR
-                        a folder with your own YAML files, such as
-                        DIR/model/wide.yaml for model=wide; may be repeated
-    -cn, --config-name NAME
-                        DIR/NAME.yaml gives values; --config-dir RUN
-                        --config-name config repeats a run
-    -sc, --shell-completion install=SHELL
-                        print the completion script of bash, zsh or fish:
-                        eval "$(gnnkit -sc install=bash)"
-
-A run writes outputs/<date>/<time>/ with config.yaml, result.json,
-predictions.npy (values.npy of a program), checkpoints and logs. A sweep writes
-multirun/<date>/<time>/ with a folder for each job, results.csv, results.json
-and report.html.
-Exit codes: 0 done; 2 a user error, described on one line; 1 any other
-error; 130 or 143 terminated by a signal.
-"""
+_HELP = Path(__file__).with_name("help.txt")
 
 
 def general() -> str:
@@ -66,8 +25,11 @@ def general() -> str:
     experiments = _entry(EXPERIMENT, " ".join(plugins.options(EXPERIMENT)), 12)
     of_hydra = _entry("hydra", "run sweep sweeper launcher verbose: --help hydra", 12)
     jobs = _entry("job", " ".join(plugins.names("job")), 12)
-    run = [_key("", key, 20) for key in keys.read("", "config").keys if key.name != "job"]
-    return _HELP.format(sections="\n".join([jobs, *sections, trainer, experiments, of_hydra]), keys="\n".join(run))
+    run_keys = {key.name: key for key in keys.read("", "config").keys if key.name != "job"}
+    run_keys["strategy"] = replace(run_keys["strategy"], default=AUTO)  # by the defaults list
+    run = [_key("", key, 20) for key in run_keys.values()]
+    text = _HELP.read_text(encoding="utf-8")
+    return text.format(sections="\n".join([jobs, *sections, trainer, experiments, of_hydra]), keys="\n".join(run))
 
 
 def section(topic: str) -> str:
@@ -143,3 +105,42 @@ def _wrap(text: str, indent: int) -> list[str]:
     return textwrap.wrap(
         text, WIDTH, initial_indent=margin, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
     )
+
+
+_PACKAGES = ("gnnkit", "torch", "lightning", "hydra-core", "numpy", "optuna", "submitit")
+
+
+def info(topic: str, config_dirs: Sequence[Path]) -> str:
+    """Returns the text for one topic.
+
+    Args:
+        topic: all, plugins or searchpath.
+        config_dirs: The user's folders.
+    """
+    lines = [f"{name} {_version(name)}" for name in _PACKAGES] if topic == "all" else []
+    for name, part in (("plugins", _plugins()), ("searchpath", _folders(config_dirs))):
+        if topic in ("all", name):
+            lines += [f"{name}:", *part]
+    return "\n".join(lines) + "\n"
+
+
+def _plugins() -> Iterator[str]:
+    for kind in plugins.KINDS:
+        for name in plugins.names(kind):
+            point = plugins.find(kind, name)
+            yield f"  {kind}={name}  {point.value}" + (f" of {point.dist.name}" if point.dist else "")
+    for part in HYDRA_PARTS:
+        for name in hydra_options(part):
+            yield f"  hydra/{part}={name}"
+
+
+def _folders(config_dirs: Sequence[Path]) -> Iterator[str]:
+    yield from (f"  {folder.resolve()}" for folder in plugins.conf_folders())
+    yield from (f"  {folder.absolute()}  --config-dir" for folder in config_dirs)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "is not installed"

@@ -73,7 +73,7 @@ class Dataset(ABC):
         return None
 
     @classmethod
-    def brought_keys(cls, root: str) -> Mapping[str, Any]:
+    def brought_keys(cls, root: str) -> Mapping[str, object]:
         """Returns configuration sections that come with the data.
 
         The user's values take precedence. Called if the key `root` is set. Default:
@@ -131,7 +131,8 @@ def blame(source: str) -> Iterator[None]:
 def with_split(graph: Graph, split: Sequence[float] | TimeSplit | None, seed: int) -> Graph:
     """Splits the nodes, or by time also edges, if `dataset.split` is set.
 
-    Raises `UserError` if the graph has a split.
+    A split of nodes only is kept, and labelled edges are then split. Raises `UserError`
+    if the graph has another split.
 
     Args:
         split: Value of `dataset.split`, or None.
@@ -140,6 +141,10 @@ def with_split(graph: Graph, split: Sequence[float] | TimeSplit | None, seed: in
     if split is None:
         return graph
     of_edges = graph.edge_split is not None
+    if graph.is_split and graph.has_undivided_edges:
+        bare = graph.evolve(split=np.zeros_like(graph.split), labels=np.full(graph.num_nodes, -1), class_names=None)
+        with_edges = with_split(bare, split, seed)
+        return graph.evolve(edge_split=with_edges.edge_split, time_borders=with_edges.time_borders)
     if graph.is_split:
         text = "by time" if isinstance(split, TimeSplit) else list(split)
         raise UserError(f"dataset.split={text}: the data already has a split; remove the key")
@@ -172,12 +177,14 @@ def name_list(key: str, value: object) -> tuple[str, ...]:
     return tuple(names)
 
 
+class UnlabelledEdges(UserError, UserWarning):
+    """Warns that data lack the labels of edges. Jobs that need these raise it."""
+
+
 def warn_unlabelled(source: str, name: str, names: Sequence[str]) -> None:
     """Warns that data lack the labels of edges, as new data may."""
-    warnings.warn(
-        f"{source} has no {name!r} (dataset.edge_label), only {shown_names(names)}, so no edge has a label",
-        stacklevel=5,
-    )
+    text = f"{source} has no {name!r} (dataset.edge_label), only {shown_names(names)}, so no edge has a label"
+    warnings.warn(UnlabelledEdges(text), stacklevel=5)
 
 
 def warn_of_one_way(csc: CSC) -> None:

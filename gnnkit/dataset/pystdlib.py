@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from gnnkit.dataset.base import Dataset, finished
 from gnnkit.graph import CSC, Graph, SparseFeatures, random_split
-from gnnkit.graph.zipped import Arrays
-from gnnkit.utils.checks import whole
+from gnnkit.utils.checks import Array, whole
 
 _FILE = Path(__file__).with_suffix(".npz")
 
@@ -39,7 +39,7 @@ class PyStdlib(Dataset):
         self.seed = whole("dataset.seed", seed)
 
     def load(self) -> Graph:
-        with Arrays(_FILE) as fields:
+        with np.load(_FILE) as fields:
             csc = CSC(fields["indptr"], fields["indices"])
             labels, names = fields["y"], fields["class_names"].tobytes().decode().split("\n")
             features = _scaled_rows(fields)
@@ -47,7 +47,7 @@ class PyStdlib(Dataset):
         return finished(Graph(csc, features, labels, split, class_names=tuple(names)), self.symmetrize, False)
 
 
-def _scaled_rows(fields: Arrays) -> SparseFeatures:  # [num_nodes, num_words] float32
+def _scaled_rows(fields: Mapping[str, Array]) -> SparseFeatures:  # [num_nodes, num_words] float32
     """Reads word counts, and scales each row to length 1."""
     indptr, counts = fields["x_indptr"], fields["x_data"].astype(np.float64)
     squares = np.concatenate([[0.0], np.cumsum(counts * counts)])[indptr]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gnnkit.dataset.base import Dataset, blame, finished, with_split
 from gnnkit.graph import Graph, read_split
@@ -23,7 +22,7 @@ class Saved(Dataset):
         root: str,
         symmetrize: bool = False,
         row_normalize: bool = False,
-        split: Sequence[float] | Mapping[str, Any] | None = None,
+        split: Sequence[float] | Mapping[str, object] | None = None,
         seed: int = 0,
     ) -> None:
         """Creates the data set.

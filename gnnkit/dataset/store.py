@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
@@ -34,7 +33,7 @@ class Store(Dataset):
         return self.root
 
     @classmethod
-    def brought_keys(cls, root: str) -> Mapping[str, Any]:
+    def brought_keys(cls, root: str) -> Mapping[str, object]:
         return Manifest.load(local_path("dataset.root", root)).keys
 
     def load(self) -> Graph:

@@ -1,36 +1,277 @@
-"""The graph as seen by one layer of a model."""
+"""The graph as one layer of a model reads it: rows, edges, edges by relation, sums."""
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnnkit.engine.engine import Engine, Message
-from gnnkit.engine.pool import Pool
-from gnnkit.engine.quarters import inverse_sqrt
+from gnnkit.engine.layer_routes import LayerRoutes
+from gnnkit.engine.pool import Pool, pool_of
 from gnnkit.engine.rank_graph import RankGraph, copy_on_write
 from gnnkit.engine.relations import Combine
-from gnnkit.engine.row_types import RowTypes
-from gnnkit.engine.typed_attention import RelationAttention
+from gnnkit.engine.topology import Kind, inverse_sqrt
+from gnnkit.engine.typed_attention import RelationAttention, edge_softmax
+from gnnkit.engine.typed_edges import RowTypes
 from gnnkit.engine.typed_graph import RelationGraph, RelationRows, TypedGraph
-from gnnkit.errors import UserError
-from gnnkit.exchange.schedule import ForwardPass, Operation
+from gnnkit.exchange.base import Operation
 from gnnkit.graph.schema import Schema
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.attention import Weighing, attend, serves
 from gnnkit.kernels.dropout import derive, dropout, relu_dropout
 from gnnkit.kernels.product_rows import ProductRows, Rows
 
+# Maps the ids of edges [num_edges], which key dropout, to how scores become weights.
+Weigh = Callable[[Tensor], Weighing]
+# Maps (rows [held edges, f], their columns) to messages [held edges, f].
+Message = Callable[[Tensor, slice], Tensor]
 Reduce = Literal["sum", "mean", "max"]
-_WITHOUT_TYPES = "support relational models such as rgcn, because its edges have no types; use strategy=vertex_centric"
 ATTENTION: tuple[Operation, ...] = ("scores", "softmax", "weighted sum")
+# Time per edge and column of a sum, relative to a multiplication in a matrix product.
+# Sums are limited by memory bandwidth.
+EDGE_COST = 8
+_TENSORS = ("src_nodes", "edge_ids", "in_degree", "out_degree", "edge_features", "edge_age")
 
 
-class Adjacency(ABC):
+class EdgesByType(ABC):
+    """A rank's edges by relation, and its rows by node type.
+
+    Methods raise `UserError` for edges without types. With `routes`, they are
+    collective.
+    """
+
+    @property
+    @abstractmethod
+    def edge_types(self) -> Tensor:  # [held edges] int64
+        """Relation of each held edge, 0 in a graph with a single relation."""
+
+    @abstractmethod
+    def row_types(self, num_rows: int, num_types: int) -> RowTypes:
+        """Returns the node types of the first source rows."""
+
+    @abstractmethod
+    def typed_graph(self, schema: Schema, routes: LayerRoutes) -> TypedGraph:
+        """Returns the held edges by relation, between rows numbered by type."""
+
+    @abstractmethod
+    def sum(self, x: Tensor, combine: Combine, routes: LayerRoutes, *, inverse: bool, blocks: bool) -> Tensor:
+        """Computes `Adjacency.aggregate_relations`."""
+
+    @abstractmethod
+    def attend(
+        self, x: Tensor, y: Tensor | None, attention: RelationAttention, routes: LayerRoutes, weigh: Weigh
+    ) -> Tensor:  # [num_dst, H, d]
+        """Computes `Adjacency.attend_relations`. `weigh` makes weights of scores."""
+
+
+class LayerRows(ABC):
+    """The rows that one layer reads and computes, on one rank.
+
+    The first `num_dst` of the `num_src` source rows are the destinations. Other ranks'
+    rows follow as the halo, when an operation reads them.
+    """
+
+    num_dst: int
+    src_nodes: Tensor  # [num_src] int64 global ids
+    row_ids: Tensor  # [num_src] int64 ids that only copies of a row share, on all ranks
+    in_degree: Tensor  # [num_dst]
+    out_degree: Tensor  # [num_src]
+    key: int  # random key of this layer and step
+    routes: LayerRoutes  # the exchange of rows with other ranks
+
+    @property
+    def alone(self) -> bool:
+        """Whether the edges read no rows of other ranks, on any rank."""
+        return self.routes.alone
+
+    def with_halo(self, x: Tensor) -> Tensor:  # [num_dst, ...] -> [num_dst + num_halo, ...]
+        """Returns the rows that `rank_graph` connects: `x`, then the halo's rows.
+
+        The halo's rows are gathered from their owners, and gradients return to them.
+        Collective.
+
+        Args:
+            x: [num_dst, ...] this rank's rows.
+
+        Returns:
+            [num_dst + num_halo, ...].
+        """
+        rows = self.beside_halo(x)
+        return copy_on_write(x) if rows is x and self.routes.sources is not None else rows
+
+    def beside_halo(self, x: Tensor) -> Tensor:
+        """Like `with_halo`, for rows that are not modified."""
+        return self.routes.enter("halo").with_halo(x)
+
+    def pool(self, num_rows: int) -> Pool:
+        """Returns the object that computes statistics over all ranks' rows of a layer.
+
+        Collective.
+
+        Args:
+            num_rows: Number of rows on this rank: `num_src`, or the first `num_dst`.
+        """
+        return self.pool_of_nodes(self.row_ids[:num_rows]) if self.routes.pool.has_copies else self.routes.pool
+
+    def pool_of_nodes(self, nodes: Tensor) -> Pool:
+        """Like `pool`, for rows of some nodes.
+
+        Args:
+            nodes: [num_rows] distinct int64 global ids of this rank's rows.
+        """
+        return pool_of(self.routes.pool, nodes)
+
+    def dropout(self, x: Tensor, p: float, *, training: bool, draw: int = 0) -> Tensor:  # [num_src, f]
+        """Applies dropout to the layer's input.
+
+        The mask is keyed by global node id, so the result is the same on any number of
+        ranks.
+
+        Args:
+            x: [num_src, f].
+            p: Probability in [0, 1) that a number is zeroed.
+            training: False: returns `x`.
+            draw: Distinguishes several masks of one layer. Equal numbers give equal
+                masks.
+
+        Unlike `nn.Dropout`, a node's mask is the same on the rank that owns it and
+        on ranks that read it, so that no mask has to be sent.
+        """
+        return dropout(x, self.src_nodes[: len(x)], p, dropout_key(self.key, draw)) if training and p > 0 else x
+
+    def relu_dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:  # [num_src, f]
+        """Applies ReLU and `dropout` in one pass.
+
+        Args:
+            x: [num_src, f].
+            p: Probability in [0, 1) that a number is zeroed.
+            training: False: ReLU only.
+        """
+        return relu_dropout(x, self.src_nodes[: len(x)], p, self.key) if training and p > 0 else x.relu()
+
+
+class LayerEdges(LayerRows):
+    """The edges between the rows of one layer that this rank holds."""
+
+    edge_ids: Tensor  # [held edges] int64 global ids
+    num_edges: int  # held edges, the leader's measure of a rank's work
+    edge_features: Tensor | None  # [held edges, edge_width]
+    edge_age: Tensor | None = None  # [held edges] time from each edge to the prediction, if batches are sampled by time
+    edges: HeldEdges | None = None  # kernels over the held edges. None: plain torch
+    local_edges: HeldEdges | None = (
+        None  # `edges`, if they read no halo. None: ranks must agree on orders of operations
+    )
+    by_type: EdgesByType  # the held edges by relation
+
+    @property
+    @abstractmethod
+    def rank_graph(self) -> RankGraph:
+        """The held edges as a graph over this rank's rows and the halo.
+
+        Raises `UserError` unless a rank holds all in-edges of its rows.
+        """
+
+    @property
+    def edge_types(self) -> Tensor:  # [held edges] int64
+        """Relation of each held edge, 0 in a graph with a single relation.
+
+        Raises `UserError` if the held edges have no types.
+        """
+        return self.by_type.edge_types
+
+    def row_types(self, num_rows: int, num_types: int) -> RowTypes:
+        """Returns the node types of the first source rows.
+
+        Raises `UserError` if the model has weights for another number of types.
+
+        Args:
+            num_rows: Number of rows: `num_src`, or the first `num_dst`.
+            num_types: Number of node types that the model has weights for.
+        """
+        return self.by_type.row_types(num_rows, num_types)
+
+    def typed_graph(self, schema: Schema) -> TypedGraph:
+        """Returns the held edges by relation. Collective on first use.
+
+        Raises `UserError` if the held edges have no types, or unless a rank holds all
+        in-edges of its rows.
+
+        Args:
+            schema: The graph's types, with the node types of each relation.
+        """
+        return self.by_type.typed_graph(schema, self.routes)
+
+    def relation_rows(self, graph: RelationGraph) -> RelationRows:
+        """Returns one relation's edges, and the rows that they read in this pass.
+
+        Args:
+            graph: One of the relations of `typed_graph`.
+        """
+        return RelationRows(graph, self.routes)
+
+    def project_first(self, in_features: int, out_features: int) -> bool:
+        """Returns whether projecting rows is cheaper before a sum than after it.
+
+        Ranks that share the graph must agree, because the rows they exchange have these
+        columns.
+
+        Args:
+            in_features: Columns before the product.
+            out_features: Columns after the product.
+        """
+        if self.local_edges is None:
+            return out_features < in_features
+        products = in_features * out_features * (self.local_edges.num_src - self.num_dst)
+        return products < EDGE_COST * self.num_edges * (in_features - out_features)
+
+    def projects(self, x: Rows, out_features: int) -> bool:
+        """Like `project_first`, for rows of a layer, and true for `ProductRows`.
+
+        `ProductRows` are input rows that are not in memory, such as rows on disk, so
+        they can only be multiplied by a weight.
+
+        Args:
+            x: [num_src, f].
+            out_features: Columns after the product.
+        """
+        return isinstance(x, ProductRows) or self.project_first(x.shape[1], out_features)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the tensors that layers have accessed so far, by attribute.
+
+        Layers must not modify them, because later steps may read them.
+        """
+        values = vars(self) | {"edge_types": vars(self.by_type).get("edge_types")}
+        tensors = {name: values[name] for name in (*_TENSORS, "edge_types") if values.get(name) is not None}
+        graph: RankGraph | None = values.get("rank_graph")
+        return tensors if graph is None else tensors | graph.tensors()
+
+    def edge_dropout(self, values: Tensor, p: float, *, training: bool) -> Tensor:  # [held edges, H]
+        """Applies dropout to per-edge values, keyed by global edge id.
+
+        Args:
+            values: [held edges, H].
+            p: Probability in [0, 1) that a value is zeroed.
+            training: False: returns `values`.
+        """
+        return dropout(values, self.edge_ids, p, derive(self.key, 1)) if training and p > 0 else values
+
+    def weighing(self, slope: float, p: float, *, training: bool, ids: Tensor | None = None) -> Weighing:
+        """Returns how scores become weights, with dropout in training.
+
+        `ids` are the edges' ids, by default `edge_ids`.
+        """
+        if not training or p == 0:
+            return Weighing(slope)
+        return Weighing(slope, p, derive(self.key, 1), self.edge_ids if ids is None else ids)
+
+
+class Adjacency(LayerEdges):
     """The in-edges of `num_dst` rows, possibly distributed, as one layer reads them.
 
     A layer reads rows `x` [num_src, ...] through the adjacency. The first `num_dst`
@@ -61,18 +302,6 @@ class Adjacency(ABC):
         ...         return self.linear(adjacency.concat_mean(x))
     """
 
-    num_dst: int
-    src_nodes: Tensor  # [num_src] int64 global ids
-    in_degree: Tensor  # [num_dst]
-    out_degree: Tensor  # [num_src]
-    edge_ids: Tensor  # [held edges] int64 global ids
-    num_edges: int  # held edges, the leader's measure of a rank's work
-    edge_features: Tensor | None  # [held edges, edge_width]
-    edge_age: Tensor | None = None  # [held edges] time from each edge to the prediction, if batches are sampled by time
-    key: int  # random key of this layer and step
-    alone: bool = False  # whether the edges read no rows of other ranks, on any rank
-
-    @abstractmethod
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
         """Computes the sum, mean or maximum of source rows over in-edges.
 
@@ -89,6 +318,9 @@ class Adjacency(ABC):
         Returns:
             [num_dst, f], or [num_dst, H, d].
         """
+        if weight is not None:
+            return self._weighted_sum(x, weight)
+        return self._max(x) if reduce == "max" else self._sum(x, reduce)
 
     def aggregate_normalized(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
         """Computes D_in^-1/2 A D_out^-1/2 x, the propagation of GCN.
@@ -103,7 +335,7 @@ class Adjacency(ABC):
         Returns:
             [num_dst, f].
         """
-        return self.aggregate(x * inverse_sqrt(self.out_degree)[:, None]) * inverse_sqrt(self.in_degree)[:, None]
+        return self._sum(x, "normal")
 
     def aggregate_with_own(self, x: Tensor, scale: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
         """Sums over in-edges, and adds the destination's row times a scalar.
@@ -112,8 +344,28 @@ class Adjacency(ABC):
             x: [num_src, f].
             scale: Scalar tensor, differentiable.
         """
-        return scale * x[: self.num_dst] + self.aggregate(x)
+        return self._sum(x, "sum", scale)
 
+    @abstractmethod
+    def _sum(self, x: Tensor, kind: Kind, scale: Tensor | None = None) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
+        """Sums over in-edges, with the factors of a kind of sum.
+
+        Args:
+            x: [num_src, ...].
+            kind: "sum", "mean" (divided by the in-degree), or "normal": D_in^-1/2 A
+                D_out^-1/2 x.
+            scale: Scalar tensor. `scale * x` of the destinations is added to the sum.
+        """
+
+    @abstractmethod
+    def _max(self, x: Tensor) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
+        """Computes the maximum over in-edges, as `aggregate` describes it."""
+
+    @abstractmethod
+    def _weighted_sum(self, x: Tensor, weight: Tensor) -> Tensor:  # [num_src, H, d] -> [num_dst, H, d]
+        """Sums over in-edges, times weights [held edges, H]."""
+
+    @abstractmethod
     def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
         """Concatenates the mean over in-edges and the destination's row.
 
@@ -121,32 +373,6 @@ class Adjacency(ABC):
             x: [num_src, f].
             p: Probability in [0, 1) of a preceding dropout of `x`. Default: 0.
         """
-        x = self.dropout(x, p, training=True)
-        return torch.cat([self.aggregate(x, reduce="mean"), x[: self.num_dst]], 1)
-
-    def project_first(self, in_features: int, out_features: int) -> bool:
-        """Returns whether projecting rows is cheaper before a sum than after it.
-
-        Ranks that share the graph must agree, because the rows they exchange have these
-        columns.
-
-        Args:
-            in_features: Columns before the product.
-            out_features: Columns after the product.
-        """
-        return out_features < in_features
-
-    def projects(self, x: Rows, out_features: int) -> bool:
-        """Like `project_first`, for rows of a layer, and true for `ProductRows`.
-
-        `ProductRows` are input rows that are not in memory, such as rows on disk, so
-        they can only be multiplied by a weight.
-
-        Args:
-            x: [num_src, f].
-            out_features: Columns after the product.
-        """
-        return isinstance(x, ProductRows) or self.project_first(x.shape[1], out_features)
 
     @abstractmethod
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:  # [num_src, f] -> [num_dst, f]
@@ -178,7 +404,7 @@ class Adjacency(ABC):
             blocks: Whether `x` has a block of columns per relation, inverse ones last,
                 which are the relation's columns in the means. Default: no.
         """
-        raise self._unsupported(_WITHOUT_TYPES)
+        return self.by_type.sum(x, combine, self.routes.enter("relations"), inverse=inverse, blocks=blocks)
 
     def attend_relations(
         self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
@@ -196,10 +422,8 @@ class Adjacency(ABC):
             p: Probability in [0, 1) that a weight is zeroed.
             training: Whether dropout is active.
         """
-        raise self._unsupported(_WITHOUT_TYPES)
-
-    def _unsupported(self, operation: str) -> UserError:
-        return UserError(f"{type(self).__name__} does not {operation}")
+        routes = self.routes.enter("relations")
+        return self.by_type.attend(x, y, attention, routes, lambda ids: self.weighing(1, p, training=training, ids=ids))
 
     @abstractmethod
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:  # [held edges, H]
@@ -250,318 +474,85 @@ class Adjacency(ABC):
             p: Probability in [0, 1) that a weight is zeroed.
             training: Whether dropout is active.
         """
-        if (edges := self._attention_edges(h)) is not None:
+        edges, routes = self.edges, self.routes
+        if edges is not None and routes.holds_in_edges and serves(edges, h):
+            for operation in ATTENTION:
+                routes.enter(operation)
             source, rows = self.beside_halo(source), self.beside_halo(h)
             return attend(edges, rows, source, destination, edge, self.weighing(slope, p, training=training))
         scores = F.leaky_relu(self.scores(source, destination, edge), slope)
         weight = self.edge_dropout(self.softmax(scores), p, training=training)
         return self.aggregate(h, weight=weight)
 
-    def _attention_edges(self, h: Tensor) -> HeldEdges | None:
-        """Returns the edges for a fused attention kernel, or None if unsupported.
-
-        The kernel needs all in-edges on this rank, and reads rows `with_halo`.
-        """
-        return None
-
-    def beside_halo(self, x: Tensor) -> Tensor:
-        """Like `with_halo`, for rows that are not modified."""
-        return self.with_halo(x)
-
-    def weighing(self, slope: float, p: float, *, training: bool, ids: Tensor | None = None) -> Weighing:
-        """Returns how scores become weights, with dropout in training.
-
-        `ids` are the edges' ids, by default `edge_ids`.
-        """
-        if not training or p == 0:
-            return Weighing(slope)
-        return Weighing(slope, p, derive(self.key, 1), self.edge_ids if ids is None else ids)
-
-    def again(self) -> Adjacency:
+    def again(self) -> Self:
         """Returns the same edges for a second forward pass in the same step.
 
         This pass is not part of training. It receives exact rows from other ranks, and
         does not change any state.
         """
-        return self
+        adjacency = copy.copy(self)
+        adjacency.routes = self.routes.again()
+        return adjacency
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors that layers have accessed so far, by attribute.
 
-        Layers must not modify them, because later steps may read them. By default there
-        are none.
-        """
-        return {}
+class HeldAdjacency(Adjacency):
+    """Edges that kernels sum over, from the rows that `routes` bring.
 
-    @property
-    def edge_types(self) -> Tensor:  # [held edges] int64
-        """Relation of each held edge, 0 in a graph with a single relation.
+    A shard and a block differ in their edges and routes, and in the sums that each has
+    its own kernels for.
+    """
 
-        Raises `UserError` if the held edges have no types.
-        """
-        raise self._unsupported("provide edge types; use strategy=vertex_centric for models that read them")
+    edges: HeldEdges
+    edge_counts: Tensor | None = None  # [held edges, 1] how often each message counts. None: once
 
-    def row_types(self, num_rows: int, num_types: int) -> RowTypes:
-        """Returns the node types of the first source rows.
+    def _weighted_sum(self, x: Tensor, weight: Tensor) -> Tensor:
+        routes = self.routes.enter("weighted sum")
+        z = self.edges.weighted_sum(routes.read(x), routes.slicing.share(weight, routes.layer))
+        return routes.collect(z, x.shape[-1])
 
-        Raises `UserError` if the model has weights for another number of types.
+    def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
+        routes = self.routes.enter("messages")
+        z = message(self.edges.of_sources.sum(routes.read(x)), routes.slicing.columns(x.shape[-1]))
+        z = z if self.edge_counts is None else z * self.edge_counts
+        return routes.collect(self.edges.by_destination.sum(z), x.shape[-1])
 
-        Args:
-            num_rows: Number of rows: `num_src`, or the first `num_dst`.
-            num_types: Number of node types that the model has weights for.
-        """
-        raise self._unsupported("provide node types; use strategy=vertex_centric for models that read them")
+    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
+        routes = self.routes.enter("scores")
+        slicing, layer = routes.slicing, routes.layer
+        src, dst = slicing.replicate(src, layer), slicing.replicate(dst, layer)
+        at_sources = self.edges.of_sources.sum(routes.with_halo(src))
+        scores = at_sources + self.edges.by_destination.spread(routes.with_partial(dst))
+        return scores if edge is None else scores + slicing.once(edge)
 
-    def typed_graph(self, schema: Schema) -> TypedGraph:
-        """Returns the held edges by relation. Collective on first use.
+    def softmax(self, scores: Tensor) -> Tensor:
+        routes = self.routes.enter("softmax")
+        return edge_softmax(scores, self.edges, routes.largest, routes.total, routes.passes.keep)
 
-        Raises `UserError` if the held edges have no types, or unless a rank holds all
-        in-edges of its rows.
 
-        Args:
-            schema: The graph's types, with the node types of each relation.
-        """
-        raise self._unsupported(
-            "provide edges by relation; use strategy=vertex_centric for models of (x_dict, edge_index_dict)"
-        )
+class PlainAdjacency(Adjacency):
+    """All edges of a graph on one rank, without kernels.
 
-    def relation_rows(self, graph: RelationGraph) -> RelationRows:
-        """Returns one relation's edges, and the rows that they read in this pass.
+    Sums that kernels fuse are composed of `_add_up`. Subclasses set `routes` to
+    `LayerRoutes.local`.
+    """
 
-        Args:
-            graph: One of the relations of `typed_graph`.
-        """
-        return RelationRows(graph, lambda x, _: x[:0])
+    @abstractmethod
+    def _add_up(self, x: Tensor) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
+        """Sums over in-edges, times the graph's weights."""
 
-    @property
-    def rank_graph(self) -> RankGraph:
-        """The held edges as a graph over this rank's rows and the halo.
+    def _sum(self, x: Tensor, kind: Kind, scale: Tensor | None = None) -> Tensor:
+        if kind == "normal":
+            return self._add_up(x * inverse_sqrt(self.out_degree)[:, None]) * inverse_sqrt(self.in_degree)[:, None]
+        z = self._add_up(x)
+        if kind == "mean":
+            return z / torch.where(self.in_degree == 0, 1, self.in_degree).view(-1, *[1] * (z.dim() - 1))
+        return z if scale is None else scale * x[: self.num_dst] + z
 
-        Raises `UserError` unless a rank holds all in-edges of its rows.
-        """
-        raise self._unsupported("support layers written for one process")
-
-    def with_halo(self, x: Tensor) -> Tensor:  # [num_dst, ...] -> [num_dst + num_halo, ...]
-        """Returns the rows that `rank_graph` connects: `x`, then the halo's rows.
-
-        The halo's rows are gathered from their owners, and gradients return to them.
-        Collective.
-
-        Args:
-            x: [num_dst, ...] this rank's rows.
-
-        Returns:
-            [num_dst + num_halo, ...].
-        """
-        raise self._unsupported("support layers written for one process")
-
-    def degree_with_halo(self, loop: float) -> Tensor:  # [num_dst + num_halo]
-        """Returns the in-degrees of the rows that `rank_graph` connects.
-
-        Adds `loop` to rows without a self-loop.
-        """
-        return self.with_halo((self.in_degree + loop * self.lacks_loop)[:, None])[:, 0]
-
-    @property
-    def lacks_loop(self) -> Tensor:  # [num_dst] bool
-        """Mask of destinations without a self-loop, for layers that add them.
-
-        Raises `UserError` unless a rank holds all in-edges of its rows.
-        """
-        edge_index = self.rank_graph.edge_index
-        lacks = torch.ones(self.num_dst, dtype=torch.bool, device=edge_index.device)
-        lacks[edge_index[1, edge_index[0] == edge_index[1]]] = False
-        return lacks
-
-    def pool(self, num_rows: int) -> Pool:
-        """Returns the object that computes statistics over all ranks' rows of a layer.
-
-        Collective. By default, rows of other ranks are ignored.
-
-        Args:
-            num_rows: Number of rows on this rank: `num_src`, or the first `num_dst`.
-        """
-        return Pool()
-
-    def pool_of_nodes(self, nodes: Tensor) -> Pool:
-        """Like `pool`, for rows of some nodes.
-
-        Args:
-            nodes: [num_rows] distinct int64 global ids of this rank's rows.
-        """
-        return self.pool(len(nodes))
-
-    def dropout(self, x: Tensor, p: float, *, training: bool, draw: int = 0) -> Tensor:  # [num_src, f]
-        """Applies dropout to the layer's input.
-
-        The mask is keyed by global node id, so the result is the same on any number of
-        ranks.
-
-        Args:
-            x: [num_src, f].
-            p: Probability in [0, 1) that a number is zeroed.
-            training: False: returns `x`.
-            draw: Distinguishes several masks of one layer. Equal numbers give equal
-                masks.
-
-        Unlike `nn.Dropout`, a node's mask is the same on the rank that owns it and
-        on ranks that read it, so that no mask has to be sent.
-        """
-        return dropout(x, self.src_nodes[: len(x)], p, dropout_key(self.key, draw)) if training and p > 0 else x
-
-    def relu_dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:  # [num_src, f]
-        """Applies ReLU and `dropout` in one pass.
-
-        Args:
-            x: [num_src, f].
-            p: Probability in [0, 1) that a number is zeroed.
-            training: False: ReLU only.
-        """
-        return relu_dropout(x, self.src_nodes[: len(x)], p, self.key) if training and p > 0 else x.relu()
-
-    def edge_dropout(self, values: Tensor, p: float, *, training: bool) -> Tensor:  # [held edges, H]
-        """Applies dropout to per-edge values, keyed by global edge id.
-
-        Args:
-            values: [held edges, H].
-            p: Probability in [0, 1) that a value is zeroed.
-            training: False: returns `values`.
-        """
-        return dropout(values, self.edge_ids, p, derive(self.key, 1)) if training and p > 0 else values
+    def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:
+        x = self.dropout(x, p, training=True)
+        return torch.cat([self._sum(x, "mean"), x[: self.num_dst]], 1)
 
 
 def dropout_key(key: int, draw: int) -> int:
     """Returns the key of a layer's dropout mask. Mask 0 uses the layer's key."""
     return derive(key, 2, draw) if draw else key
-
-
-class ShardAdjacency(Adjacency):
-    """All in-edges of the nodes that this rank owns, in one layer of one step.
-
-    This is what models read in full-graph training, on every layout. Rows of other
-    ranks are exchanged within each operation, as the forward pass's schedule and codec
-    determine.
-    """
-
-    def __init__(self, engine: Engine, layer: int, key: int, forward: ForwardPass) -> None:
-        self.engine, self.layer, self.key, self.forward = engine, layer, key, forward
-        topology = engine.topology
-        self.num_dst, self.src_nodes, self.alone = len(topology.nodes), topology.nodes, topology.comm.world_size == 1
-        self.in_degree, self.out_degree = topology.in_degree, topology.out_degree
-        self.num_edges, self.edge_ids = len(topology.edge_ids), topology.edge_ids
-        self.edge_features = topology.edge_features
-
-    @classmethod
-    def layers(
-        cls, engine: Engine, num_layers: int, key: int, forward: ForwardPass | None = None
-    ) -> tuple[Adjacency, ...]:
-        """Creates one adjacency of the complete graph per model layer.
-
-        Args:
-            engine: The exchange and aggregation over this rank's shard.
-            num_layers: Number of model layers.
-            key: The step's key.
-            forward: The pass over the graph. If None, an exact one.
-        """
-        forward = forward or ForwardPass()
-        return tuple(cls(engine, layer, derive(key, layer), forward) for layer in range(num_layers))
-
-    def again(self) -> Adjacency:
-        return ShardAdjacency(self.engine, self.layer, self.key, self.forward.again)
-
-    def _enter_pass(self, operation: Operation) -> Engine:
-        """Makes the engine enter this pass, and returns it.
-
-        Raises `UserError` for an operation that the pass does not support.
-        """
-        if self.forward.schedule is not None:
-            self.forward.schedule.check(operation)
-        self.engine.passes.enter(self.forward)
-        return self.engine
-
-    @property
-    def edge_types(self) -> Tensor:
-        return self.engine.typed.edge_types
-
-    def row_types(self, num_rows: int, num_types: int) -> RowTypes:
-        assert num_rows == self.num_dst, "a shard's source rows are its destinations"
-        return self.engine.typed.row_types(num_types)
-
-    def typed_graph(self, schema: Schema) -> TypedGraph:
-        return self.engine.typed.typed_graph(schema)
-
-    def relation_rows(self, graph: RelationGraph) -> RelationRows:
-        return RelationRows(
-            graph, lambda x, graph: self._enter_pass("halo").typed.halo(x, graph, self.layer), alone=self.alone
-        )
-
-    def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
-        if weight is not None:
-            return self._enter_pass("weighted sum").weighted_sum(x, weight, self.layer)
-        if reduce == "max":
-            return self._enter_pass("max").max(x, self.layer)
-        return self._enter_pass(reduce).sum(x, self.layer, reduce)
-
-    def aggregate_normalized(self, x: Tensor) -> Tensor:
-        return self._enter_pass("sum").sum(x, self.layer, "normal")
-
-    def aggregate_with_own(self, x: Tensor, scale: Tensor) -> Tensor:
-        return self._enter_pass("sum").sum(x, self.layer, scale=scale)
-
-    def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:
-        return self._enter_pass("mean").sum(self.dropout(x, p, training=True), self.layer, "mean", beside=True)
-
-    def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
-        return self._enter_pass("messages").message_sum(x, message, self.layer)
-
-    def aggregate_relations(
-        self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
-    ) -> Tensor:
-        return self._enter_relations().typed.sum(x, combine, self.layer, inverse=inverse, blocks=blocks)
-
-    def attend_relations(
-        self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
-    ) -> Tensor:
-        typed_engine = self._enter_relations().typed
-        weighing = self.weighing(1, p, training=training, ids=typed_engine.edges(attention.added).ids)
-        return typed_engine.attention(x, y, attention, self.layer, weighing)
-
-    def _enter_relations(self) -> Engine:
-        if self.forward.schedule is not None:
-            raise UserError("a relational model needs current rows: use exchange=exact or quantized")
-        return self._enter_pass("relations")
-
-    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
-        return self._enter_pass("scores").scores(src, dst, edge, self.layer)
-
-    def softmax(self, scores: Tensor) -> Tensor:
-        return self._enter_pass("softmax").softmax(scores, self.layer)
-
-    def _attention_edges(self, h: Tensor) -> HeldEdges | None:
-        topology = self.engine.topology
-        if not topology.holds_in_edges or not serves(topology.edges, h):
-            return None
-        for operation in ATTENTION:
-            self._enter_pass(operation)
-        return topology.edges
-
-    def beside_halo(self, x: Tensor) -> Tensor:
-        return self._enter_pass("halo").topology.with_halo(x, self.layer)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return self.engine.tensors()
-
-    @property
-    def rank_graph(self) -> RankGraph:
-        return self.engine.topology.rank_graph
-
-    def with_halo(self, x: Tensor) -> Tensor:
-        rows = self.beside_halo(x)
-        return copy_on_write(x) if rows is x else rows  # a layer may modify the rows
-
-    def pool(self, num_rows: int) -> Pool:
-        return Pool(self.engine.topology.comm, self.engine.tally) if self.forward.exchanges else Pool(lasts=False)
-
-    def degree_with_halo(self, loop: float) -> Tensor:
-        with self.engine.passes.plain():  # degrees, which must not be quantized
-            return Adjacency.degree_with_halo(self, loop)

@@ -1,4 +1,4 @@
-"""Sampled blocks as adjacencies, in which one rank holds all data of a layer."""
+"""The node and edge values that sampled blocks read."""
 
 from __future__ import annotations
 
@@ -11,34 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
-from torch.autograd import Function
 
-from gnnkit.engine.adjacency import Adjacency, Reduce
-from gnnkit.engine.block_edges import BlockEdges
-from gnnkit.engine.block_relations import BlockRelations, check_edge_ids
-from gnnkit.engine.engine import Message
-from gnnkit.engine.pool import Pool, pool_of
-from gnnkit.engine.rank_graph import RankGraph
-from gnnkit.engine.relations import Combine
-from gnnkit.engine.row_types import RowTypes
-from gnnkit.engine.typed_attention import RelationAttention, attend_locally, edge_softmax
-from gnnkit.engine.typed_graph import TypedEnds, TypedGraph, TypedRows
-from gnnkit.exchange.route import Route
+from gnnkit.engine.block_adjacency import BlockAdjacency
+from gnnkit.engine.block_relations import check_edge_ids
+from gnnkit.engine.pool import Pool
 from gnnkit.graph import Block, Floats, Graph, Ids, RelationGroups
-from gnnkit.graph.schema import Schema
-from gnnkit.kernels.aggregate import HeldEdges
-from gnnkit.kernels.attention import serves
-from gnnkit.kernels.dropout import derive, dropout_bits
-from gnnkit.kernels.sums import Factors
-from gnnkit.partition.degrees import Degrees
-from gnnkit.partition.loops import mean_in_edges
+from gnnkit.kernels.dropout import derive
+from gnnkit.partition.degrees import Degrees, mean_in_edges
 from gnnkit.partition.shard import Shard
-
-# Time per edge and column of a sum, relative to a multiplication in a matrix product.
-# Sums are limited by memory bandwidth.
-EDGE_COST = 8
-_TENSORS = ("src_nodes", "edge_ids", "in_degree", "out_degree", "edge_features", "edge_age")  # created on first access
 
 
 class ValuesById:
@@ -245,190 +225,49 @@ class BlockLayers(LayerValues):
         return mean_in_edges(self.graph.csc.indptr, self.graph.edge_features)
 
 
-class BlockAdjacency(Adjacency):
-    """The edges of one sampled block, with the model's self-loops.
+class ShardLayers(LayerValues):
+    """Values of one rank's shard, which holds all in-edges of the owned nodes.
 
-    This is what models read in mini-batches. The rank has all rows, so ranks do not
-    communicate here. Degrees and edge features are looked up on access.
+    Nodes have local ids: the owned ones in ascending order of global id, then the halo
+    by (owner, id). Only owned nodes have values. Edges are numbered by position in the
+    shard.
     """
 
-    alone = True
-
-    def __init__(self, layers: LayerValues, block: Block, key: int, *, reweight: bool = True) -> None:
-        """Adds self-loops if the model requires them.
+    def __init__(
+        self,
+        shard: Shard,
+        model: object,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        inverse_edges: bool = False,
+    ) -> None:
+        """Numbers the nodes of a shard in a grid with one column and one slice.
 
         Args:
-            layers: Node and edge values of the block.
-            block: The sampled block.
-            key: Key of the layer and step.
-            reweight: Whether sampled edges are weighted by the in-edges they represent.
+            shard: This rank's shard.
+            model: The model. With `self_loops`, nodes without a self-loop get one.
+            dtype: Type of degrees, weights and edge features.
+            device: Device of the adjacencies.
+            inverse_edges: Whether the graph has each edge's reverse, with
+                separate relations.
         """
-        self.key, self.num_dst, self._layers, self._block = key, block.num_dst, layers, block
-        self._pool, self._read = layers.pool, block.src_nodes  # [num_src]
-        self._block_edges = BlockEdges(layers, block, reweight=reweight)
-        self._relations = BlockRelations(layers, block, reweight=reweight)
-        self._row_types: dict[int, RowTypes] = {}  # by number of rows
-        self.edges, self.num_edges = self._block_edges.edges, self._block_edges.edges.num_edges
-
-    def with_key(self, key: int) -> BlockAdjacency:
-        """Returns the same edges for another layer or step, with cached values."""
-        adjacency = copy.copy(self)
-        adjacency.key = key
-        return adjacency
-
-    def tensors(self) -> dict[str, Tensor]:
-        tensors = {name: vars(self)[name] for name in _TENSORS if vars(self).get(name) is not None}
-        graph: RankGraph | None = vars(self).get("rank_graph")
-        return tensors if graph is None else tensors | graph.tensors()
-
-    def again(self) -> Adjacency:
-        adjacency = copy.copy(self)
-        adjacency._pool = Pool(lasts=False)  # another rank may not take part
-        return adjacency
-
-    def pool(self, num_rows: int) -> Pool:
-        return self.pool_of_nodes(self._block_edges.ids(self._layers.row_ids(self._read[:num_rows])))
-
-    def pool_of_nodes(self, nodes: Tensor) -> Pool:
-        return pool_of(self._pool, nodes)
+        super().__init__(shard, model, dtype, device, inverse_edges)
+        self.shard, self.num_owned, self.num_in_edges = shard, len(shard.owned), shard.num_in_edges
+        self.halo, self.halo_owner = shard.halo, shard.halo_cell
+        self.relation_degree = None if shard.relation_degrees is None else shard.relation_degrees[:, 0]
+        self.gets_loop, self.mean_edge_features = ~shard.looped, shard.mean_edge_features
+        loops = self.gets_loop.astype(np.float64) if self.self_loops else np.zeros(self.num_owned)
+        self.graph_in_degree = shard.in_degree
+        self.in_degree, self.out_degree = shard.in_degree + loops, shard.out_degree + loops
 
     @cached_property
-    def src_nodes(self) -> Tensor:  # type: ignore[override]
-        return self._block_edges.ids(self._block_edges.source_ids[: len(self._read)])
+    def nodes(self) -> Ids:  # [num_owned + num_halo] int64 global ids
+        """Global ids of the shard's nodes."""
+        return self.shard.sources.astype(np.int64)
 
-    @cached_property
-    def in_degree(self) -> Tensor:  # type: ignore[override]
-        return self._block_edges.tensor(self._layers.in_degree[self._block_edges.dst])
+    def node_ids(self, nodes: Ids) -> Ids:
+        return self.nodes[nodes]
 
-    @cached_property
-    def out_degree(self) -> Tensor:  # type: ignore[override]
-        return self._block_edges.tensor(self._layers.out_degree[self._read])
-
-    @cached_property
-    def edge_ids(self) -> Tensor:  # type: ignore[override]
-        return self._block_edges.ids(self._block_edges.edge_ids)
-
-    @cached_property
-    def edge_features(self) -> Tensor | None:  # type: ignore[override]
-        features = self._block_edges.features
-        return None if features is None else self._block_edges.tensor(features)
-
-    @cached_property
-    def edge_age(self) -> Tensor | None:  # type: ignore[override]
-        ages = self._layers.edge_ages(self._block)
-        return None if ages is None else self._block_edges.tensor(self._block_edges.with_loops(ages, 0))
-
-    def row_types(self, num_rows: int, num_types: int) -> RowTypes:
-        row_types = self._row_types.get(num_rows)
-        if row_types is None or len(row_types.sizes) != num_types:
-            ids, layers = self._block_edges.source_ids[:num_rows], self._layers
-            row_types = self._row_types[num_rows] = RowTypes.of(ids, layers.type_sizes, num_types, layers.device)
-        return row_types
-
-    @cached_property
-    def edge_types(self) -> Tensor:
-        return self._block_edges.ids(self._relations.edge_types)
-
-    def typed_graph(self, schema: Schema) -> TypedGraph:
-        return self._typed_graph(schema, None)
-
-    def _typed_graph(self, schema: Schema, route: Route | None) -> TypedGraph:
-        """Splits the edges by relation. `route` brings other ranks' rows."""
-        block_edges = self._block_edges
-        sources = block_edges.edges.csc.indices.astype(np.int64)
-        edges = TypedEnds(sources, block_edges.targets, self._relations.edge_types)
-        own_rows, halo = np.split(block_edges.source_ids, [len(self._read)])
-        weight, device = self.rank_graph.weight, self._layers.device
-        return TypedGraph.of_block(TypedRows.of(own_rows, schema), halo, edges, weight, route, device)
-
-    def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
-        x = self.with_halo(x)
-        if weight is not None:
-            return self.edges.weighted_sum(x, weight)
-        if reduce == "max":
-            result: Tensor = _BlockMax.apply(x.flatten(1), self._block_edges.by_source_id)
-            return result.view(len(result), *x.shape[1:])
-        return self.edges.constant_sum(x, Factors(self._block_edges.factor(reduce, x.dtype)))
-
-    def aggregate_normalized(self, x: Tensor) -> Tensor:
-        return self.edges.constant_sum(x, Factors(self._block_edges.factor("normal", x.dtype)))
-
-    def aggregate_relations(
-        self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
-    ) -> Tensor:
-        pairs, rows = self._relations.pairs(inverse=inverse), self.with_halo(x)
-        means = pairs.block_means(rows) if blocks else pairs.means(rows)
-        return combine(means, pairs, slice(0, x.shape[-1]))
-
-    def attend_relations(
-        self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
-    ) -> Tensor:
-        edges, rows = self._relations.typed_edges(attention.added), self.with_halo(x)
-        weighing = self.weighing(1, p, training=training, ids=edges.ids)
-        return attend_locally(attention, rows, rows[: self.num_dst] if y is None else y, edges, weighing)
-
-    def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:
-        if p == 0 or x.device.type != "cpu":
-            rows = self.with_halo(self.dropout(x, p, training=True))
-            return self.edges.sum_beside(rows, Factors(self._block_edges.factor("mean", x.dtype)))
-        # A mask bit per number takes less memory traffic than the number.
-        mask = (dropout_bits(self.src_nodes, x.shape[1], p, self.key), p)
-        return self.edges.sum_beside(x, Factors(self._block_edges.factor("mean", x.dtype)), mask)
-
-    def project_first(self, in_features: int, out_features: int) -> bool:
-        products = in_features * out_features * (self.edges.num_src - self.num_dst)
-        return products < EDGE_COST * self.num_edges * (in_features - out_features)
-
-    def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
-        z = message(self.edges.of_sources.sum(self.with_halo(x)), slice(0, x.shape[-1]))
-        counts = self._block_edges.counts
-        if counts is not None:
-            z = z * self._block_edges.tensor(self._block_edges.with_loops(counts, 1))[:, None]
-        return self.edges.by_destination.sum(z)
-
-    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
-        scores = self.edges.of_sources.sum(self.with_halo(src)) + self.edges.by_destination.spread(dst)
-        return scores if edge is None else scores + edge
-
-    def softmax(self, scores: Tensor) -> Tensor:
-        return edge_softmax(scores, self.edges)
-
-    def _attention_edges(self, h: Tensor) -> HeldEdges | None:
-        return self.edges if serves(self.edges, h) else None
-
-    @cached_property
-    def rank_graph(self) -> RankGraph:
-        block_edges = self._block_edges
-        edge_index = torch.stack([self.edges.source_of_edge, block_edges.ids(block_edges.targets)])
-        weight = block_edges.factor("sum", self._layers.dtype)
-        nodes = block_edges.ids(block_edges.source_ids)
-        return RankGraph(edge_index, None if weight is None else weight[:, 0], nodes, edges=self.edges)
-
-    def with_halo(self, x: Tensor) -> Tensor:
-        return x
-
-    def degree_with_halo(self, loop: float) -> Tensor:
-        degree = self._layers.in_degree[self._read]
-        if not self._layers.self_loops:
-            degree = degree + loop * self._layers.gets_loop[self._read]
-        return self.with_halo(self._block_edges.tensor(degree)[:, None])[:, 0]
-
-    @property
-    def lacks_loop(self) -> Tensor:
-        if self._layers.self_loops:
-            return torch.zeros(self.num_dst, dtype=torch.bool, device=self._layers.device)
-        return torch.from_numpy(self._layers.gets_loop[self._block_edges.dst]).to(self._layers.device)
-
-
-class _BlockMax(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, edges: HeldEdges) -> Tensor:  # [num_src, f] -> [num_dst, f]
-        best, edge = edges.kernels.max(x)
-        ctx.edges = edges
-        ctx.save_for_backward(edge)
-        return torch.where(edge >= 0, best, 0)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (edge,) = ctx.saved_tensors
-        return ctx.edges.kernels.max_backward(grad, edge), None
+    def edge_ids(self, edges: Ids) -> Ids:
+        return self.shard.edge_ids[edges].astype(np.int64)

@@ -13,7 +13,7 @@ from torch import Tensor
 from gnnkit.graph import CSC, Block, Floats, Ids
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.sums import wide
-from gnnkit.partition.loops import AddedLoops
+from gnnkit.partition.degrees import AddedLoops
 
 if TYPE_CHECKING:
     from gnnkit.engine.block import LayerValues

@@ -1,4 +1,4 @@
-"""One rank's aggregation: slice, gather, aggregate, reduce, unslice.
+"""One rank's aggregation over its shard: slice, gather, aggregate, reduce, unslice.
 
 Ranks form a grid of cells and slices. The ranks of a cell share its nodes and edges,
 and each has one slice of the feature columns. Values per edge (scores, attention) and
@@ -9,26 +9,140 @@ the gradient of the weights is summed over the cell.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.exchanged_sums import ExchangedMax, ExchangedSum
-from gnnkit.engine.fixed_rows import FixedRows
-from gnnkit.engine.quarters import Kind
+from gnnkit.engine.adjacency import HeldAdjacency
+from gnnkit.engine.layer_routes import LayerRoutes
+from gnnkit.engine.pool import Pool
 from gnnkit.engine.rank_graph import RankGraph, copy_on_write
-from gnnkit.engine.topology import Topology
+from gnnkit.engine.topology import FixedRows, Kind, Topology
 from gnnkit.engine.typed_engine import TypedEngine
-from gnnkit.exchange.schedule import Passes
+from gnnkit.exchange.base import ForwardPass, Passes
 from gnnkit.exchange.tally import Tally
 from gnnkit.graph import Ids
+from gnnkit.kernels.dropout import derive
 from gnnkit.kernels.product_rows import Rows
+from gnnkit.kernels.products import disable_torch_function
+from gnnkit.kernels.sums import ONE, EdgeKernels
 from gnnkit.partition.shard import Shard
 
-# Maps (rows [held edges, f], their columns) to messages [held edges, f].
-Message = Callable[[Tensor, slice], Tensor]
+
+class ExchangedSum(Function):
+    """Sums over in-edges, during the exchange of the halo and of partial sums."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, scale: Tensor | None, topology: Topology, layer: int, kind: Kind, beside: bool
+    ) -> Tensor:  # [num_cell_nodes, f] -> [num_cell_nodes, f or 2 f]
+        with disable_torch_function():
+            return ExchangedSum._forward(ctx, x, scale, topology, layer, kind, beside)
+
+    @staticmethod
+    def _forward(
+        ctx: Any, x: Tensor, scale: Tensor | None, topology: Topology, layer: int, kind: Kind, beside: bool
+    ) -> Tensor:
+        quarters, x = topology.quarters, x.contiguous()
+        near, far = quarters.near.edges, quarters.far.edges
+        near_by, far_by, near_partial_by, far_partial_by = quarters.factors(kind, topology.degrees, x.dtype)
+        ctx.topology, ctx.layer, ctx.kind, ctx.beside = topology, layer, kind, beside
+        ctx.own = 0.0 if scale is None else float(scale)
+        if scale is not None:
+            ctx.save_for_backward(x)
+        coming = topology.sources.start_spread(x, layer)
+        z = near.kernels.sum_beside(x, near_by) if beside else near.kernels.sum(x, near_by, own=ctx.own)
+        if topology.targets.idle:
+            with coming.borrow() as halo:
+                far.kernels.add_sum(halo, far_by, z)
+            return z
+        partial, halo = quarters.near_partial.edges.kernels.sum(x, near_partial_by), coming.wait()
+        quarters.far_partial.edges.kernels.add_sum(halo, far_partial_by, partial)
+        arriving = topology.targets.start_to_owners(partial, layer)
+        far.kernels.add_sum(halo, far_by, z)
+        with arriving.borrow() as sums:
+            topology.targets.arrivals.add_sum(sums, ONE, z)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+        topology, layer, grad = ctx.topology, ctx.layer, grad.contiguous()
+        quarters = topology.quarters
+        near, far = quarters.near.edges, quarters.far.edges
+        factors = quarters.factors(ctx.kind, topology.degrees, grad.dtype)
+        near_by, far_by, near_partial_by, far_partial_by = (factor.transpose for factor in factors)
+        width = grad.shape[1] // 2 if ctx.beside else grad.shape[1]
+
+        scale_grad = None
+        if ctx.needs_input_grad[1]:
+            (x,) = ctx.saved_tensors
+            scale_grad = torch.dot(grad.view(-1), x.view(-1))
+        if not ctx.needs_input_grad[0]:
+            return None, scale_grad, None, None, None, None
+
+        def back() -> Tensor:
+            transpose: EdgeKernels = near.transposed
+            return (
+                transpose.sum_beside_backward(grad, near_by)
+                if ctx.beside
+                else transpose.sum(grad, near_by, own=ctx.own)
+            )
+
+        halo = grad.new_zeros(far.num_src, width)
+        far.transposed.add_sum(grad, far_by, halo)
+        if topology.targets.idle:
+            arriving = topology.sources.start_to_owners(halo, layer)
+            out = back()
+        else:
+            coming = topology.targets.start_spread(grad[:, :width], layer)
+            out, partial = back(), coming.wait()
+            quarters.far_partial.edges.transposed.add_sum(partial, far_partial_by, halo)
+            arriving = topology.sources.start_to_owners(halo, layer)
+            quarters.near_partial.edges.transposed.add_sum(partial, near_partial_by, out)
+        with arriving.borrow() as gradients:
+            topology.sources.arrivals.add_sum(gradients, ONE, out)
+        return out, scale_grad, None, None, None, None
+
+
+class ExchangedMax(Function):
+    """Maxima over in-edges. Ties are resolved to the lowest global source id."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, topology: Topology, layer: int
+    ) -> Tensor:  # [num_sources, f] -> [num_cell_nodes, f]
+        edges, targets = topology.edges, topology.targets
+        best, edge = edges.kernels.max(x)
+        place = edge
+        if not targets.idle:
+            source = topology.source_ids[edges.source_of_edge][edge] if edges.num_edges else edge
+            partial_maxima, source = targets.partials.collect(best, layer), targets.partials.collect(source, layer)
+            best = targets.partials.kernels.max(partial_maxima)[0]
+            # Among equal values, the lowest source id is selected. Among parallel edges
+            # in two cells, the first received one is selected.
+            candidates = torch.where(
+                partial_maxima == best[targets.partials.rows], -source.to(torch.float64), -torch.inf
+            )
+            place = targets.partials.kernels.max(candidates)[1]
+        ctx.topology, ctx.layer = topology, layer
+        ctx.save_for_backward(edge, place)
+        return torch.where((place >= 0) & best.isfinite(), best, 0)  # a holder may have dropped its edges
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        edge, place = ctx.saved_tensors
+        topology, num_local = ctx.topology, len(grad)
+        if not topology.targets.idle:
+            to = topology.targets.partials.rows
+            won = place[to] == torch.arange(len(to), device=grad.device)[:, None]
+            grad = torch.where(won, grad[to], 0)
+            grad = torch.cat([grad[:num_local], topology.targets.to_holders(grad[num_local:], ctx.layer)])
+        return topology.edges.kernels.max_backward(grad.contiguous(), edge), None, None
 
 
 class Engine:
@@ -60,7 +174,7 @@ class Engine:
         self.tally, self.passes = tally or Tally(), Passes()
         self.fixed = FixedRows(self.passes)
         self.topology = Topology.of(shard, comm, dtype, self.tally, self.passes)
-        self.typed = TypedEngine(self.topology, self.passes, self.fixed, inverse_edges=inverse_edges)
+        self.typed = TypedEngine(self.topology, self.fixed, inverse_edges=inverse_edges)
 
     @property
     def shard(self) -> Shard:
@@ -93,13 +207,10 @@ class Engine:
 
     def lasting_tensors(self) -> list[Tensor]:
         """Lists the tensors that layers read throughout the run."""
-        return [self.topology.source_ids, *self.topology.tensors().values()]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors that layers have accessed so far, by attribute."""
-        graph: RankGraph | None = vars(self.topology).get("rank_graph")
-        types = {name: value for name, value in vars(self.typed).items() if name == "edge_types"}
-        return self.topology.tensors() | types | ({} if graph is None else graph.tensors())
+        topology = self.topology
+        features = [] if topology.edge_features is None else [topology.edge_features]
+        ids = [topology.source_ids, topology.nodes, topology.edge_ids]
+        return [*ids, topology.in_degree, topology.out_degree, *features]
 
     def close(self) -> None:
         """Stops the background exchange thread, if there is one."""
@@ -136,75 +247,54 @@ class Engine:
         z = topology.slicing.join(z.view(cut.shape), x.shape[-1], layer)
         return torch.cat([z, x], 1) if beside else z
 
-    def weighted_sum(self, x: Tensor, weight: Tensor, layer: int) -> Tensor:  # [num_owned, H, d] -> [num_owned, H, d]
-        """Sums over in-edges, times per-edge weights.
+
+class ShardAdjacency(HeldAdjacency):
+    """All in-edges of the nodes that this rank owns, in one layer of one step.
+
+    This is what models read in full-graph training, on every layout. Rows of other
+    ranks are exchanged within each operation, as the forward pass's schedule and codec
+    determine.
+    """
+
+    def __init__(self, engine: Engine, layer: int, key: int, forward: ForwardPass) -> None:
+        self.engine, self.layer, self.key, topology = engine, layer, key, engine.topology
+        pool = Pool(topology.comm, engine.tally) if forward.exchanges else Pool(lasts=False)
+        routes = (topology.slicing, engine.passes, forward, topology.sources, topology.targets)
+        self.routes = LayerRoutes(*routes, layer, pool)
+        self.num_dst, self.src_nodes, self.row_ids = len(topology.nodes), topology.nodes, topology.nodes
+        self.in_degree, self.out_degree = topology.in_degree, topology.out_degree
+        self.num_edges, self.edge_ids = len(topology.edge_ids), topology.edge_ids
+        self.edges, self.edge_features, self.by_type = topology.edges, topology.edge_features, engine.typed
+
+    @classmethod
+    def layers(
+        cls, engine: Engine, num_layers: int, key: int, forward: ForwardPass | None = None
+    ) -> tuple[ShardAdjacency, ...]:
+        """Creates one adjacency of the complete graph per model layer.
 
         Args:
-            x: [num_owned, H, d] rows.
-            weight: [held edges, H].
-            layer: Layer of the model.
+            engine: The exchange and aggregation over this rank's shard.
+            num_layers: Number of model layers.
+            key: The step's key.
+            forward: The pass over the graph. If None, an exact one.
         """
-        topology = self.topology
-        z = topology.edges.weighted_sum(self._source_rows(x, layer), topology.slicing.share(weight, layer))
-        return topology.slicing.join(topology.at_owners(z, layer), x.shape[-1], layer)
+        forward = forward or ForwardPass()
+        return tuple(cls(engine, layer, derive(key, layer), forward) for layer in range(num_layers))
 
-    def message_sum(self, x: Tensor, message: Message, layer: int) -> Tensor:  # [num_owned, f] -> [num_owned, f]
-        """Sums `message(rows, columns)` over in-edges.
+    @cached_property
+    def rank_graph(self) -> RankGraph:
+        return self.engine.topology.rank_graph
 
-        Args:
-            x: [num_owned, f] rows.
-            message: Function that processes each column independently.
-            layer: Layer of the model.
-        """
-        topology = self.topology
-        rows = topology.edges.of_sources.sum(self._source_rows(x, layer))
-        z = topology.edges.by_destination.sum(message(rows, topology.slicing.columns(x.shape[-1])))
-        return topology.slicing.join(topology.at_owners(z, layer), x.shape[-1], layer)
+    def _sum(self, x: Tensor, kind: Kind, scale: Tensor | None = None) -> Tensor:
+        self.routes.enter("mean" if kind == "mean" else "sum")
+        return self.engine.sum(x, self.layer, kind, scale=scale)
 
-    def max(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_owned, ...]
-        """Computes the maximum over in-edges, and 0 without in-edges.
+    def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:
+        self.routes.enter("mean")
+        return self.engine.sum(self.dropout(x, p, training=True), self.layer, "mean", beside=True)
 
-        Ties are resolved to the lowest global source id.
-        """
-        rows = self._source_rows(x, layer)
-        z: Tensor = ExchangedMax.apply(rows.flatten(1), self.topology, layer)
-        return self.topology.slicing.join(z.view(len(z), *rows.shape[1:]), x.shape[-1], layer)
-
-    def _source_rows(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_sources, ...]
-        """Returns this rank's columns of the sources."""
-        return self.topology.with_halo(self.topology.slicing.cut(x, layer), layer)
-
-    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None, layer: int) -> Tensor:  # [held edges, H]
-        """Computes src[u] + dst[v] (+ edge[e]) for each held edge e = u -> v.
-
-        Args:
-            src: [num_owned, H].
-            dst: [num_owned, H].
-            edge: [held edges, H], or None.
-            layer: Layer of the model.
-        """
-        topology, slicing = self.topology, self.topology.slicing
-        src, dst = slicing.replicate(src, layer), slicing.replicate(dst, layer)
-        at_sources = topology.edges.of_sources.sum(topology.with_halo(src, layer))
-        at_targets = topology.edges.by_destination.spread(topology.with_partial(dst, layer))
-        scores = at_sources + at_targets
-        return scores if edge is None else scores + slicing.once(edge)
-
-    def softmax(self, scores: Tensor, layer: int) -> Tensor:  # [held edges, H] -> [held edges, H]
-        """Computes the softmax over all in-edges of each destination."""
-        topology = self.topology
-        by_destination = topology.edges.by_destination
-
-        def maxima() -> Tensor:
-            largest = by_destination.kernels.max(scores)[0]
-            if not topology.targets.idle:
-                partial_maxima = topology.partials.collect(largest, layer)
-                largest = topology.with_partial(topology.partials.kernels.max(partial_maxima)[0], layer)
-            return by_destination.spread(largest)
-
-        with torch.no_grad():  # cached, because stale denominators were computed with the earlier maxima
-            largest = self.passes.keep(maxima)
-        powers = (scores - largest).exp()
-        with self.passes.plain():  # all holders must divide by identical numbers
-            totals = topology.with_partial(topology.at_owners(by_destination.sum(powers), layer), layer)
-        return powers / by_destination.spread(totals)
+    def _max(self, x: Tensor) -> Tensor:
+        routes = self.routes.enter("max")
+        rows = routes.read(x)
+        z: Tensor = ExchangedMax.apply(rows.flatten(1), self.engine.topology, self.layer)
+        return routes.slicing.join(z.view(len(z), *rows.shape[1:]), x.shape[-1], self.layer)

@@ -12,7 +12,7 @@ from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.exchange.route import Demand
 from gnnkit.exchange.tally import Tally
-from gnnkit.kernels.once import linear_once
+from gnnkit.kernels.sums import linear_once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +26,7 @@ class Pool:
     comm: Communicator | None = None  # None: only this rank's rows
     tally: Tally = field(default_factory=Tally)
     weight: Tensor | None = None  # [num_rows, 1] weight of each row, so that a node's copies add up to 1. None: 1 each
+    has_copies: bool = False  # whether several ranks may have rows of a node
     lasts: bool = True  # False: ranks do not communicate in this pass, so running statistics do not change
 
     def mean(self, x: Tensor) -> tuple[Tensor, Tensor]:  # [num_rows, f] -> [f], scalar
@@ -66,7 +67,7 @@ def pool_of(pool: Pool, ids: Tensor) -> Pool:
         pool: The ranks.
         ids: [num_rows] distinct int64 global ids of this rank's rows.
     """
-    if pool.comm is None or pool.comm.world_size == 1:
+    if pool.comm is None or pool.comm.world_size == 1 or not pool.has_copies:
         return pool
     if pool.comm.goes_on:
         raise UserError(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,82 +15,46 @@ from torch.autograd import Function
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.sums import Factors, wide
-from gnnkit.partition.relations import by_pair
+from gnnkit.partition.degrees import by_pair
 from gnnkit.partition.shard import Shard
 
+if TYPE_CHECKING:
+    from gnnkit.engine.typed_edges import EdgeList
+
 _PIECE_BYTES = 1 << 19  # bytes of gradients processed at a time
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RelationEdges:
-    """Typed edges between a rank's rows."""
-
-    src: Ids  # [num_edges] row
-    dst: Ids  # [num_edges] row
-    types: Ids  # [num_edges]
-    factor: Floats  # [num_edges] the edge's share in the mean of its relation, over all ranks
-    num_rows: int  # rows that edges lead to
-    num_relations: int
-    num_sources: int  # rows that edges leave
-
-    @classmethod
-    def of(
-        cls, csc: CSC, types: Ids | None, degrees: tuple[Floats, Floats], *, num_relations: int, inverse: bool = False
-    ) -> RelationEdges:
-        """Lists the edges of a block or shard.
-
-        With inverse edges, rows are sources and targets.
-
-        Args:
-            csc: The edges, with their weights. The targets are the first sources.
-            types: [num_edges] each edge's relation. If None, all have relation 0.
-            degrees: In-degree of each edge's target and out-degree of its source,
-                within its relation in the complete graph, [num_edges] each.
-            num_relations: Number of relations of the graph.
-            inverse: Whether to add reversed edges, with relations numbered after the
-                given ones.
-        """
-        src, dst = np.asarray(csc.indices, np.int64), _targets(csc)
-        types = np.zeros(len(src), np.int64) if types is None else np.asarray(types, np.int64)
-        into, out_of = degrees
-        factor = _shares(csc, into)
-        num_rows = max(csc.num_nodes, csc.num_sources)
-        if not inverse:
-            return cls(src, dst, types, factor, csc.num_nodes, num_relations, num_rows)
-        src, dst, types = np.append(src, dst), np.append(dst, src), np.append(types, types + num_relations)
-        factor = np.append(factor, _shares(csc, out_of))
-        return cls(src, dst, types, factor, num_rows, 2 * num_relations, num_rows)
-
-    @classmethod
-    def of_shard(cls, shard: Shard, degrees: Callable[[], tuple[Tensor, Tensor]], *, inverse: bool) -> RelationEdges:
-        """Lists the held edges. Rows are [cell_nodes | halo | partial].
-
-        Args:
-            shard: The rank's shard.
-            degrees: Returns the sources' out-degrees and the targets' in-degrees, for
-                one relation's edges.
-            inverse: Whether to add reversed edges, with relations numbered after the
-                given ones.
-        """
-        num_local, csc = len(shard.cell_nodes), shard.csc
-        if shard.relation_degrees is None:
-            of_sources, of_targets = (degree.cpu().numpy() for degree in degrees())
-            into, out_of = of_targets[_targets(csc)], of_sources[csc.indices]
-        else:
-            into, out_of = np.asarray(shard.relation_degrees).T
-        no_edges = np.full(len(shard.halo), csc.indptr[num_local], csc.indptr.dtype)  # rows of the halo are not targets
-        indptr = np.concatenate([csc.indptr[: num_local + 1], no_edges, csc.indptr[num_local + 1 :]])
-        rows = CSC.trusted(indptr, csc.indices, csc.weight, num_local + len(shard.halo))
-        return cls.of(rows, shard.edge_types, (into, out_of), num_relations=shard.num_relations, inverse=inverse)
 
 
 def _targets(csc: CSC) -> Ids:  # [num_edges]
     return np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
 
 
-def _shares(csc: CSC, degree: Floats) -> Floats:  # [num_edges]
-    """Divides each edge's weight by a degree. Degrees of 0 count as 1."""
-    return (1 if csc.weight is None else np.asarray(csc.weight, np.float64)) / np.where(degree == 0, 1, degree)
+def shares(weight: Floats | None, degree: Floats) -> Floats:  # [num_edges]
+    """Returns each edge's share in the mean of its relation, over all ranks.
+
+    Args:
+        weight: [num_edges] edge weights. If None, 1 each.
+        degree: [num_edges] degree of the edge's end within its relation in the complete
+            graph. 0 counts as 1.
+    """
+    return (1 if weight is None else np.asarray(weight, np.float64)) / np.where(degree == 0, 1, degree)
+
+
+def shares_of_shard(shard: Shard, degrees: Callable[[], tuple[Tensor, Tensor]], *, inverse: bool) -> Floats:
+    """Returns the `shares` of the held edges.
+
+    Args:
+        shard: The rank's shard.
+        degrees: Returns the sources' out-degrees and the targets' in-degrees, for one
+            relation's edges.
+        inverse: Whether to append the shares of reversed edges.
+    """
+    csc = shard.csc
+    if shard.relation_degrees is None:
+        of_sources, of_targets = (degree.cpu().numpy() for degree in degrees())
+        into, out_of = of_targets[_targets(csc)], of_sources[csc.indices]
+    else:
+        into, out_of = np.asarray(shard.relation_degrees).T
+    return np.concatenate([shares(csc.weight, degree) for degree in (into, out_of)[: 1 + inverse]])
 
 
 class RowPairs:
@@ -214,16 +177,25 @@ class Pairs(RowPairs):
         self._of_blocks: HeldEdges | None = None  # from a row's columns of a relation into pairs
 
     @classmethod
-    def of_edges(cls, edges: RelationEdges, device: torch.device) -> Pairs:
-        """Builds the pairs, in time linear in the edges."""
-        order, first = by_pair(edges.dst, edges.types, edges.num_rows)
+    def of_edges(
+        cls, edges: EdgeList, factor: Floats, sizes: tuple[int, int], num_relations: int, device: torch.device
+    ) -> Pairs:
+        """Builds the pairs, in time linear in the edges.
+
+        Args:
+            edges: The edges between a rank's rows.
+            factor: [num_edges] their `shares`.
+            sizes: Number of rows that edges lead to, and of rows that they leave.
+            num_relations: Number of relations, including inverse ones.
+            device: Device of the result.
+        """
+        num_rows, num_sources = sizes
+        order, first = by_pair(edges.dst, edges.types, num_rows)
         heads = np.flatnonzero(first)
         rows, types = edges.dst[order][heads], edges.types[order][heads]
-        indptr = np.append(heads, len(order))
-        into = CSC(indptr, edges.src[order], num_sources=edges.num_sources)
-        out = _into_rows(rows, edges.num_rows)
-        sizes = np.bincount(types, minlength=edges.num_relations).tolist()
-        return cls(sizes, HeldEdges(into, device), edges.factor[order], HeldEdges(out, device))
+        into = CSC(np.append(heads, len(order)), edges.src[order], num_sources=num_sources)
+        counts = np.bincount(types, minlength=num_relations).tolist()
+        return cls(counts, HeldEdges(into, device), factor[order], HeldEdges(_into_rows(rows, num_rows), device))
 
     def sums_first(self, num_bases: int, width: int) -> bool:
         """Returns whether a sum per basis is cheaper than a product per pair.

@@ -1,29 +1,130 @@
-"""One rank's rows and edges, and the routes between ranks."""
+"""What one rank keeps during a run: rows, edges, routes between ranks, fixed sums."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.quarters import Degrees, Quarters
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.errors import UserError
-from gnnkit.exchange.route import AllColumns, CellExchange, Demand, Peers, Route, Slicing, kernels_to
-from gnnkit.exchange.schedule import Passes
+from gnnkit.exchange.base import Passes
+from gnnkit.exchange.route import AllColumns, CellExchange, Demand, Peers, Route, Slicing
 from gnnkit.exchange.tally import Tally
 from gnnkit.exchange.wire import Wire
 from gnnkit.graph import CSC, Floats, Ids
-from gnnkit.graph.types import take
+from gnnkit.graph.types import offsets_of, take
 from gnnkit.kernels.aggregate import HeldEdges
-from gnnkit.kernels.sums import EdgeKernels
+from gnnkit.kernels.product_rows import Rows
+from gnnkit.kernels.sums import Factors, wide
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.shard import Shard
+
+Kind = Literal["sum", "mean", "normal"]  # kind of a sum over in-edges
+Degrees = tuple[Tensor, Tensor]  # [num_sources] out-degrees, [num_targets] in-degrees, float64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quarter:
+    """The edges from a range of a shard's sources into a range of its targets."""
+
+    edges: HeldEdges
+    rows: slice  # range of the targets
+    columns: slice  # range of the sources
+    weight: Floats | None  # [edges of the quarter] the graph's weights. None: 1 each
+
+    @classmethod
+    def of(cls, csc: CSC, rows: slice, columns: slice, device: torch.device) -> Quarter:
+        """Selects the quarter's edges from a shard's.
+
+        Args:
+            csc: The shard's edges.
+            rows: Range of the targets.
+            columns: Range of the sources.
+            device: Device of the kernels.
+        """
+        indptr = csc.indptr[rows.start : rows.stop + 1]
+        sources = np.asarray(csc.indices[indptr[0] : indptr[-1]])
+        inside = (sources >= columns.start) & (sources < columns.stop)
+        before = offsets_of(inside)
+        part = CSC(
+            before[indptr - indptr[0]], sources[inside] - columns.start, None, num_sources=columns.stop - columns.start
+        )
+        weight = None if csc.weight is None else csc.weight[indptr[0] : indptr[-1]][inside]
+        return cls(HeldEdges(part, device), rows, columns, weight)
+
+    def factors(self, kind: Kind, degrees: Degrees, dtype: torch.dtype) -> Factors:
+        """Returns the factors of a sum over these edges.
+
+        Args:
+            kind: The kind of sum.
+            degrees: Degrees in the complete graph.
+            dtype: Type of the factors.
+        """
+        source = inverse_sqrt(degrees[0][self.columns]) if kind == "normal" else None
+        destination = None
+        if kind != "sum":
+            degree = degrees[1][self.rows]
+            destination = inverse_sqrt(degree) if kind == "normal" else 1 / torch.where(degree == 0, 1, degree)
+        if self.weight is None:
+            return Factors(None, _to(source, dtype), _to(destination, dtype))
+        factor = torch.from_numpy(np.array(self.weight, np.float64)).to(self.edges.device)
+        if source is not None:
+            factor = factor * source[self.edges.source_of_edge]
+        if destination is not None:
+            counts = torch.from_numpy(np.diff(self.edges.csc.indptr)).to(factor.device)
+            factor = factor * destination.repeat_interleave(counts)
+        return Factors(_to(factor[:, None], dtype))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quarters:
+    """The edges of a shard in four parts.
+
+    Local rows are read in place, and their sums overlap with the exchange of other
+    rows.
+    """
+
+    near: Quarter  # between nodes of this cell
+    far: Quarter  # from the halo to nodes of this cell
+    near_partial: Quarter  # from nodes of this cell into partial sums
+    far_partial: Quarter  # from the halo into partial sums
+    _factors: dict[tuple[Kind, torch.dtype], tuple[Factors, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, shard: Shard, held_edges: HeldEdges) -> Quarters:
+        """Splits a shard's edges.
+
+        Args:
+            shard: This rank's shard.
+            held_edges: All its edges.
+        """
+        num_local, csc = len(shard.cell_nodes), shard.csc
+        rows, columns = ((slice(0, num_local), slice(num_local, total)) for total in (csc.num_nodes, csc.num_sources))
+        near, far, near_partial, far_partial = (Quarter.of(csc, r, c, held_edges.device) for r in rows for c in columns)
+        if held_edges.num_edges == near.edges.num_edges and held_edges.num_dst == held_edges.num_src == num_local:
+            near = Quarter(held_edges, rows[0], columns[0], csc.weight)  # one copy of the edges
+        return cls(near, far, near_partial, far_partial)
+
+    def factors(self, kind: Kind, degrees: Degrees, dtype: torch.dtype) -> tuple[Factors, ...]:
+        """Returns the factors of each quarter's sums, in order, cached.
+
+        Args:
+            kind: The kind of sum.
+            degrees: Degrees in the complete graph.
+            dtype: Type of the rows.
+        """
+        dtype = wide(dtype)
+        if (kind, dtype) not in self._factors:
+            quarters = (self.near, self.far, self.near_partial, self.far_partial)
+            self._factors[kind, dtype] = tuple(quarter.factors(kind, degrees, dtype) for quarter in quarters)
+        return self._factors[kind, dtype]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +144,6 @@ class Topology:
     targets: Route  # partial sums
     slicing: Slicing  # which columns each rank has
     edges: HeldEdges
-    edge_ids: Tensor  # [held edges] int64 global ids
-    edge_features: Tensor | None  # [held edges, edge_width]
-    nodes: Tensor  # [num_owned] int64 global ids
-    source_ids: Tensor  # [num_sources] int64 global ids
     in_degree: Tensor  # [num_owned]
     out_degree: Tensor  # [num_owned]
     _degrees: list[Degrees] = field(default_factory=list, init=False)  # set on first use
@@ -66,21 +163,10 @@ class Topology:
         slicing = Slicing(CellExchange.of(len(shard.owned), cell)) if cell else AllColumns(len(shard.owned))
         sources = Route("gather", Demand.of(shard.halo, shard.halo_cell, plane.comm), shard.cell_nodes, plane)
         targets = Route("reduce", Demand.of(shard.partial, shard.partial_cell, plane.comm), shard.cell_nodes, plane)
-        own_rows = slicing.rows
-        return cls(
-            shard,
-            comm,
-            dtype,
-            plane.wire,
-            sources,
-            targets,
-            slicing,
-            **_edge_tensors(shard, dtype, comm.device),
-            nodes=_id_tensor(shard.owned, comm.device),
-            source_ids=_id_tensor(shard.sources, comm.device),
-            in_degree=_tensor(shard.in_degree[own_rows], dtype, comm.device),
-            out_degree=_tensor(shard.out_degree[own_rows], dtype, comm.device),
-        )
+        edges = HeldEdges(shard.csc, comm.device)
+        own_degrees = (shard.in_degree[slicing.rows], shard.out_degree[slicing.rows])
+        degrees = (_tensor(degree, dtype, comm.device) for degree in own_degrees)
+        return cls(shard, comm, dtype, plane.wire, sources, targets, slicing, edges, *degrees)
 
     def select_edges(self, positions: Ids, *, has_types: bool) -> Topology:
         """Selects held edges, and recomputes degrees.
@@ -106,13 +192,13 @@ class Topology:
             edge_types=take(shard.edge_types, positions) if has_types else None,
             relation_degrees=take(shard.relation_degrees, positions) if has_types else None,
         )
-        tensors = _edge_tensors(shard, dtype, device)
-        edge_weight = tensors["edges"].weight(dtype)
+        edges = HeldEdges(csc, device)
+        edge_weight = edges.weight(dtype)
         weights = torch.ones(len(positions), 1, dtype=dtype, device=device) if edge_weight is None else edge_weight
-        into, out_of = (sums[:, 0] for sums in self.sums_at_owners(tensors["edges"], weights))
+        into, out_of = (sums[:, 0] for sums in self.sums_at_owners(edges, weights))
         shard = replace(shard, in_degree=into.cpu().numpy(), out_degree=out_of.cpu().numpy())
         own_rows = self.slicing.rows
-        return replace(self, shard=shard, **tensors, in_degree=into[own_rows], out_degree=out_of[own_rows])
+        return replace(self, shard=shard, edges=edges, in_degree=into[own_rows], out_degree=out_of[own_rows])
 
     def sums_at_owners(self, edges: HeldEdges, values: Tensor) -> tuple[Tensor, Tensor]:
         """Sums edge values at targets and at sources. Collective.
@@ -130,6 +216,27 @@ class Topology:
             into[:num_local] + self.targets.collect_rows(into[num_local:], 0),
             out_of[:num_local] + self.sources.collect_rows(out_of[num_local:], 0),
         )
+
+    @cached_property
+    def nodes(self) -> Tensor:  # [num_owned] int64
+        """Global ids of the owned rows."""
+        return _id_tensor(self.shard.owned, self.device)
+
+    @cached_property
+    def source_ids(self) -> Tensor:  # [num_sources] int64
+        """Global ids of the sources."""
+        return _id_tensor(self.shard.sources, self.device)
+
+    @cached_property
+    def edge_ids(self) -> Tensor:  # [held edges] int64
+        """Global ids of the held edges."""
+        return _id_tensor(self.shard.edge_ids, self.device)
+
+    @cached_property
+    def edge_features(self) -> Tensor | None:  # [held edges, edge_width]
+        """Features of the held edges, or None if edges have none."""
+        features = self.shard.edge_features
+        return None if features is None else _tensor(features, self.dtype, self.device)
 
     @property
     def device(self) -> torch.device:
@@ -184,59 +291,35 @@ class Topology:
         weight = self.edges.weight(self.dtype)
         return RankGraph.of(self.shard, None if weight is None else weight[:, 0], self.edges)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Returns tensors by their names in an adjacency."""
-        tensors = {
-            "src_nodes": self.nodes,
-            "edge_ids": self.edge_ids,
-            "in_degree": self.in_degree,
-            "out_degree": self.out_degree,
-        }
-        return tensors if self.edge_features is None else {**tensors, "edge_features": self.edge_features}
 
-    def with_halo(self, x: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, ...] -> [num_sources, ...]
-        """Returns the source rows: the cell's, then the halo."""
-        return x if self.sources.idle else torch.cat([x, self.sources.spread(x, layer)])
+class FixedRows:
+    """Constant input rows, and the cached results of exact training passes."""
 
-    def with_partial(self, z: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, ...] -> [num_targets, ...]
-        """Returns the target rows: the cell's, then those of other owners."""
-        return z if self.targets.idle else torch.cat([z, self.targets.spread(z, layer)])
+    def __init__(self, passes: Passes) -> None:
+        self._passes = passes
+        self.rows: Rows | None = None  # [num_owned, f]
+        self._results: dict[Hashable, Tensor] = {}
 
-    def at_owners(self, z: Tensor, layer: int) -> Tensor:  # [num_targets, ...] -> [num_cell_nodes, ...]
-        """Adds the holders' partial sums to the owners' rows."""
-        num_local = len(self.shard.cell_nodes)
-        return z if self.targets.idle else z[:num_local] + self.targets.collect(z[num_local:], layer)
+    def fix(self, rows: Rows) -> None:
+        """Declares `rows` [num_owned, f] constant, instead of earlier ones."""
+        self.rows, self._results = rows, {}
 
-    @cached_property
-    def partials(self) -> Partials:
-        """All holders' partial results, at the owners."""
-        return Partials.of(self.targets, len(self.shard.cell_nodes))
+    def result(self, x: Tensor, key: Hashable, compute: Callable[[], Tensor]) -> Tensor | None:
+        """Returns `compute()`, called once per key, or None unless `x` is constant.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Partials:
-    """An owner's rows, followed by the rows received from other holders."""
-
-    rows: Tensor  # [num_owned + num_received] int64 owner's row of each
-    kernels: EdgeKernels  # reduce [num_owned + num_received, ...] to [num_owned, ...]
-    _route: Route
-    _num_owned: int
-
-    @classmethod
-    def of(cls, route: Route, num_owned: int) -> Partials:
-        """Lists the owner's row for each partial result.
+        Without autograd, only results from earlier training passes are returned. All
+        ranks agree, including those without rows. Callers must not modify the result.
 
         Args:
-            route: From holders to owners.
-            num_owned: Number of owned rows.
+            x: [num_owned, f] rows that `compute` reads.
+            key: Identifies the result.
+            compute: Computes the result from `x`.
         """
-        device = route.sent.device
-        rows = torch.cat([torch.arange(num_owned, device=device), route.sent])
-        return cls(rows, kernels_to(rows.cpu().numpy(), num_owned, device), route, num_owned)
-
-    def collect(self, z: Tensor, layer: int) -> Tensor:  # [num_targets, ...] -> [num_owned + num_received, ...]
-        """Receives the holders' rows, without autograd. Collective."""
-        return torch.cat([z[: self._num_owned], self._route.to_owners(z[self._num_owned :], layer)])
+        if x is not self.rows or not self._passes.exact or x.requires_grad:
+            return None
+        if key not in self._results and torch.is_grad_enabled():
+            self._results[key] = compute()
+        return self._results.get(key)
 
 
 def _peers(shard: Shard, comm: Communicator, tally: Tally, passes: Passes) -> tuple[Peers, Peers | None]:
@@ -250,18 +333,18 @@ def _peers(shard: Shard, comm: Communicator, tally: Tally, passes: Passes) -> tu
     return Peers(Wire(plane, plane_ranks, tally), passes), Peers(Wire(within, cell_ranks, tally), passes)
 
 
-def _edge_tensors(shard: Shard, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    """Returns a topology's fields that describe edges."""
-    return {
-        "edges": HeldEdges(shard.csc, device),
-        "edge_ids": _id_tensor(shard.edge_ids, device),
-        "edge_features": None if shard.edge_features is None else _tensor(shard.edge_features, dtype, device),
-    }
-
-
 def _id_tensor(ids: Ids, device: torch.device) -> Tensor:
     return torch.tensor(np.asarray(ids, np.int64), device=device)
 
 
 def _tensor(values: Floats, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(np.asarray(values), dtype=dtype, device=device)
+
+
+def inverse_sqrt(degree: Tensor) -> Tensor:
+    """Returns 1 / sqrt(d) for each degree d, and 0 for degree 0."""
+    return torch.where(degree > 0, degree, torch.inf).rsqrt()
+
+
+def _to(factor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if factor is None else factor.to(dtype)

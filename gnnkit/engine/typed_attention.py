@@ -9,10 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gnnkit.engine.topology import Topology
+from gnnkit.engine.layer_routes import LayerRoutes
 from gnnkit.engine.typed_edges import AddedRelations, TypedEdges
 from gnnkit.exchange.route import Route
-from gnnkit.exchange.schedule import Passes
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.attention import Weighing, attend, serves
 from gnnkit.kernels.dropout import dropout
@@ -93,11 +92,11 @@ class SharedAttention:
     is computed for the rows only.
     """
 
-    topology: Topology
-    passes: Passes
     edges: TypedEdges
     added: AddedRelations
-    layer: int
+    routes: LayerRoutes
+    sources: Route  # those of `routes`
+    targets: Route
 
     def __call__(
         self, x: Tensor, y: Tensor | None, attention: RelationAttention, weighing: Weighing
@@ -110,81 +109,65 @@ class SharedAttention:
             attention: The scores and messages.
             weighing: Slope 1, and dropout of the attention weights.
         """
-        inverse = self.added.inverse
-        rows = self._rows(x, halo=True, partial=inverse or y is None)
-        targets = rows if y is None else self._rows(y, halo=inverse, partial=True)
+        routes, slicing, inverse = self.routes, self.routes.slicing, self.added.inverse
+        rows = routes.all_rows(slicing.distribute(x, routes.layer), halo=True, partial=inverse or y is None)
+        targets = rows
+        if y is not None:
+            targets = routes.all_rows(slicing.distribute(y, routes.layer), halo=inverse, partial=True)
         if self._holds_in_edges:
             return attend_locally(attention, rows, targets, self.edges, weighing)[: len(x)]
         scores = attention.scores(rows, targets, self.edges)
-        columns = self.topology.slicing.columns(attention.width)
-        messages, message_edges = attention.messages(rows, self.edges, columns)
+        messages, message_edges = attention.messages(rows, self.edges, slicing.columns(attention.width))
         weight = _drop(edge_softmax(scores, self.edges.rows, self._largest, self._total), weighing)
         z = self._at_owners(message_edges.weighted_sum(messages, weight))
-        return self.topology.slicing.join(z, attention.width, self.layer)
+        return slicing.join(z, attention.width, routes.layer)
 
     @property
     def _holds_in_edges(self) -> bool:
-        topology = self.topology
-        return topology.holds_in_edges and (topology.sources.idle or not self.added.inverse)
+        return self.routes.holds_in_edges and (self.sources.idle or not self.added.inverse)
 
     @property
     def _routes(self) -> list[tuple[Route, slice, bool]]:
         """The routes, their rows, and whether edges enter these rows."""
-        shard = self.topology.shard
-        halo, end = len(shard.cell_nodes) + len(shard.halo), len(shard.cell_nodes)
-        last = halo + len(shard.partial)
-        sources, targets = self.topology.sources, self.topology.targets
+        end = self.sources.num_owned
+        halo = end + len(self.sources.held_ids)
         return [
-            (sources, slice(end, halo), self.added.inverse and not sources.idle),
-            (targets, slice(halo, last), not targets.idle),
+            (self.sources, slice(end, halo), self.added.inverse and not self.sources.idle),
+            (self.targets, slice(halo, halo + len(self.targets.held_ids)), not self.targets.idle),
         ]
-
-    def _rows(self, x: Tensor, *, halo: bool, partial: bool) -> Tensor:
-        """Returns rows [cell_nodes | halo | partial], with zeros for unread ones."""
-        x = self.topology.slicing.distribute(x, self.layer)
-        parts = [x]
-        for (route, rows, _), read in zip(self._routes, (halo, partial), strict=True):
-            if route.idle:
-                continue
-            unread = x.new_zeros(rows.stop - rows.start, *x.shape[1:])
-            parts.append(route.spread(x, self.layer) if read else unread)
-        return torch.cat(parts) if len(parts) > 1 else x
 
     def _at_owners(self, z: Tensor) -> Tensor:  # [num_rows, ...] -> [num_cell_nodes, ...]
         """Adds up the sums that holders have of the cell's rows."""
-        total = z[: len(self.topology.shard.cell_nodes)]
+        total = z[: self.sources.num_owned]
         for route, rows, has_edges in self._routes:
             if has_edges:
-                total = total + route.collect(z[rows], self.layer)
+                total = total + route.collect(z[rows], self.routes.layer)
         return total
 
     def _total(self, z: Tensor) -> Tensor:  # [num_rows, H] -> [num_rows, H]
         """Returns each row's total over all holders, with the same bits on each one."""
-        with self.passes.plain():
+        with self.routes.passes.plain():
             return self._to_holders(self._at_owners(z))
 
     def _largest(self, z: Tensor) -> Tensor:  # [num_rows, H] -> [num_rows, H]
         """Returns each row's maximum over all holders."""
-        largest = z[: len(self.topology.shard.cell_nodes)].clone()
-        with self.passes.plain():
+        largest = z[: self.sources.num_owned]
+        with self.routes.passes.plain():
             for route, rows, has_edges in self._routes:
                 if has_edges:
-                    peer_maxima = route.to_owners(z[rows], self.layer)
-                    largest.scatter_reduce_(0, route.sent[:, None].expand_as(peer_maxima), peer_maxima, "amax")
+                    largest = route.partials.max(torch.cat([largest, z[rows]]), self.routes.layer)
             return self._to_holders(largest)
 
     def _to_holders(self, z: Tensor) -> Tensor:  # [num_cell_nodes, H] -> [num_rows, H]
-        parts = [z]
-        for route, rows, has_edges in self._routes:
-            parts.append(route.spread(z, self.layer) if has_edges else z.new_zeros(rows.stop - rows.start, z.shape[1]))
-        return torch.cat(parts)
+        return self.routes.all_rows(z, halo=self.added.inverse, partial=True)
 
 
 def edge_softmax(
     scores: Tensor,
     edges: HeldEdges,
-    largest: Callable[[Tensor], Tensor] | None = None,
-    total: Callable[[Tensor], Tensor] | None = None,
+    largest: Callable[[Tensor], Tensor] = lambda z: z,
+    total: Callable[[Tensor], Tensor] = lambda z: z,
+    keep: Callable[[Callable[[], Tensor]], Tensor] = lambda compute: compute(),
 ) -> Tensor:  # [num_edges, H]
     """Computes the softmax over the in-edges of each row.
 
@@ -194,14 +177,14 @@ def edge_softmax(
         largest: Converts the held edges' maxima [num_targets, H] to the maxima of all
             edges. Default: identity, if all edges are held.
         total: Likewise for the held edges' sums [num_targets, H].
+        keep: Returns the edges' maxima [num_edges, H], computed by the argument. Stale
+            sums were computed with earlier ones. Default: no cache.
     """
     by_destination = edges.by_destination
     with torch.no_grad():
-        maxima = by_destination.kernels.max(scores)[0]
-        maxima = by_destination.spread(maxima if largest is None else largest(maxima))
+        maxima = keep(lambda: by_destination.spread(largest(by_destination.kernels.max(scores)[0])))
     powers = (scores - maxima).exp()
-    sums = by_destination.sum(powers)
-    return powers / by_destination.spread(sums if total is None else total(sums))
+    return powers / by_destination.spread(total(by_destination.sum(powers)))
 
 
 def _drop(weight: Tensor, weighing: Weighing) -> Tensor:

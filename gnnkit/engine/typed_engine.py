@@ -10,38 +10,35 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnnkit.engine.fixed_rows import FixedRows
+from gnnkit.engine.adjacency import EdgesByType, Weigh
+from gnnkit.engine.layer_routes import LayerRoutes
 from gnnkit.engine.rank_graph import copy_on_write
-from gnnkit.engine.relations import Combine, Pairs, RelationEdges
-from gnnkit.engine.row_types import RowTypes
-from gnnkit.engine.topology import Topology
+from gnnkit.engine.relations import Combine, Pairs, shares_of_shard
+from gnnkit.engine.topology import FixedRows, Topology
 from gnnkit.engine.typed_attention import RelationAttention, SharedAttention
-from gnnkit.engine.typed_edges import AddedRelations, EdgeList, TypedEdges
-from gnnkit.engine.typed_graph import RelationGraph, TypedGraph
+from gnnkit.engine.typed_edges import AddedRelations, EdgeList, RowTypes, TypedEdges
+from gnnkit.engine.typed_graph import TypedGraph
 from gnnkit.errors import UserError
-from gnnkit.exchange.schedule import Passes
 from gnnkit.graph.schema import Schema
-from gnnkit.kernels.attention import Weighing
 from gnnkit.partition.shard import Shard
 
 
-class TypedEngine:
+class TypedEngine(EdgesByType):
     """Exchanges and aggregates over one rank's edges, by relation.
 
-    Methods with a `layer` are collective, in forward and backward.
+    Methods with `routes` are collective, in forward and backward.
     """
 
-    def __init__(self, topology: Topology, passes: Passes, fixed_rows: FixedRows, *, inverse_edges: bool) -> None:
+    def __init__(self, topology: Topology, fixed_rows: FixedRows, *, inverse_edges: bool) -> None:
         """Stores the arguments.
 
         Args:
             topology: Held edges, and routes.
-            passes: The current pass.
             fixed_rows: Constant input rows.
             inverse_edges: Whether the held edges include the reverse of each edge, with
                 separate relations.
         """
-        self.topology, self._passes, self._fixed, self.inverse_edges = topology, passes, fixed_rows, inverse_edges
+        self.topology, self._fixed, self.inverse_edges = topology, fixed_rows, inverse_edges
         self._outdated: tuple[int, ...] = ()  # relations whose degrees in the shard include removed edges
         self._row_types: RowTypes | None = None
         self._pairs: dict[bool, Pairs] = {}
@@ -56,7 +53,7 @@ class TypedEngine:
             fixed_rows: Constant input rows.
             relations: The only relations of edges that are not selected.
         """
-        engine = TypedEngine(topology, self._passes, fixed_rows, inverse_edges=self.inverse_edges)
+        engine = TypedEngine(topology, fixed_rows, inverse_edges=self.inverse_edges)
         engine._outdated, engine._row_types = relations, self._row_types
         return engine
 
@@ -90,10 +87,17 @@ class TypedEngine:
         """
         if inverse not in self._pairs:
             self._check_types()
-            shard = self._with_relation_degrees()
-            edges = RelationEdges.of_shard(shard, lambda: self.topology.degrees, inverse=inverse)
-            self._pairs[inverse] = Pairs.of_edges(edges, self.topology.device)
+            shard, topology = self._with_relation_degrees(), self.topology
+            factor = shares_of_shard(shard, lambda: topology.degrees, inverse=inverse)
+            edges, count = EdgeList.of_shard(shard, AddedRelations(inverse)), shard.num_relations * (1 + inverse)
+            self._pairs[inverse] = Pairs.of_edges(edges, factor, (self._num_rows,) * 2, count, topology.device)
         return self._pairs[inverse]
+
+    @property
+    def _num_rows(self) -> int:
+        """Number of rows [cell_nodes | halo | partial]."""
+        shard = self.topology.shard
+        return len(shard.cell_nodes) + len(shard.halo) + len(shard.partial)
 
     def _with_relation_degrees(self) -> Shard:
         """Returns the shard with current degrees within relations. Collective."""
@@ -117,25 +121,18 @@ class TypedEngine:
             degrees[edges, 1] = of_sources[shard.csc.indices[edges], column]
         return replace(shard, relation_degrees=degrees)
 
-    def row_types(self, num_types: int) -> RowTypes:
-        """Returns the node types of the owned rows.
-
-        Raises `UserError` if the graph has another number of node types.
-        """
+    def row_types(self, num_rows: int, num_types: int) -> RowTypes:
         shard = self.topology.shard
+        assert num_rows == len(self.topology.nodes), "a shard's source rows are its destinations"
         if self._row_types is None or len(self._row_types.sizes) != num_types:
             owned_nodes = np.asarray(shard.owned)
             self._row_types = RowTypes.of(owned_nodes, shard.type_sizes, num_types, self.topology.device)
         return self._row_types
 
-    def typed_graph(self, schema: Schema) -> TypedGraph:
-        """Returns the held edges by relation. Collective on first use.
+    def typed_graph(self, schema: Schema, routes: LayerRoutes) -> TypedGraph:
+        """Splits the edges on first use, which is collective.
 
-        Raises `UserError` if other ranks hold in-edges of this rank's rows, or if the
-        held edges have no types.
-
-        Args:
-            schema: The graph's types, with the node types of each relation.
+        Raises `UserError` if other ranks hold in-edges of this rank's rows.
         """
         if self._typed_graph is None or self._typed_graph[0] != schema:
             topology = self.topology
@@ -144,52 +141,33 @@ class TypedEngine:
             self._typed_graph = (schema, graph)
         return self._typed_graph[1]
 
-    def halo(self, x: Tensor, graph: RelationGraph, layer: int) -> Tensor:  # [num_halo, ...]
-        """Returns the other ranks' rows that a relation's edges read.
-
-        Args:
-            x: [num_src, ...] own rows of the source type.
-            graph: The relation's edges.
-            layer: Layer of the model.
-        """
-        route = graph.route
-        return x[:0] if route is None or route.idle else route.spread(x, layer)
-
-    def edges(self, new_relations: AddedRelations) -> TypedEdges:
+    def edges(self, added: AddedRelations) -> TypedEdges:
         """Returns the held edges with their relations, and the added ones.
 
         Raises `UserError` if the held edges have no types.
         """
-        new_relations = new_relations.beyond(inverse=self.inverse_edges)
+        new_relations = added.beyond(inverse=self.inverse_edges)
         if new_relations not in self._typed_edges:
             self._check_types()
             shard = self.topology.shard
-            num_rows = len(shard.cell_nodes) + len(shard.halo) + len(shard.partial)
             edges, count = EdgeList.of_shard(shard, new_relations), new_relations.count(shard.num_relations)
-            self._typed_edges[new_relations] = TypedEdges.of(edges, num_rows, num_rows, count, self.topology.device)
+            sizes = self._num_rows, self._num_rows
+            self._typed_edges[new_relations] = TypedEdges.of(edges, *sizes, count, self.topology.device)
         return self._typed_edges[new_relations]
 
-    def attention(
-        self, x: Tensor, y: Tensor | None, attention: RelationAttention, layer: int, weighing: Weighing
-    ) -> Tensor:  # [num_owned, H, d]
-        """Computes attention over typed edges, as documented by `SharedAttention`."""
+    def attend(
+        self, x: Tensor, y: Tensor | None, attention: RelationAttention, routes: LayerRoutes, weigh: Weigh
+    ) -> Tensor:
         edges, new_relations = self.edges(attention.added), attention.added.beyond(inverse=self.inverse_edges)
-        return SharedAttention(self.topology, self._passes, edges, new_relations, layer)(x, y, attention, weighing)
+        return SharedAttention(edges, new_relations, routes, self.topology.sources, self.topology.targets)(
+            x, y, attention, weigh(edges.ids)
+        )
 
-    def sum(
-        self, x: Tensor, combine: Combine, layer: int, *, inverse: bool = False, blocks: bool = False
-    ) -> Tensor:  # [num_owned, f] -> [num_owned, k]
+    def sum(self, x: Tensor, combine: Combine, routes: LayerRoutes, *, inverse: bool, blocks: bool) -> Tensor:
         """Combines the means of each relation, and sums the results over holders.
 
         Each row is sent once, for any number of relations, and so are the sums after
         `combine`. Inverse relations read target rows and add to source rows.
-
-        Args:
-            x: [num_owned, f] rows.
-            combine: From means of pairs, with columns of `x`, to sums of rows.
-            layer: Layer of the model.
-            inverse: Whether to add reversed edges, with separate relations.
-            blocks: Whether means cover the relation's block of columns only.
         """
         if self.inverse_edges:
             assert inverse, "the graph was prepared for a model that reads inverse edges"
@@ -197,23 +175,23 @@ class TypedEngine:
         pairs, topology = self.pairs(inverse), self.topology
         columns = topology.slicing.columns(x.shape[-1])
         if blocks:
-            means = self._block_means(self._all_rows(x, layer, inverse), pairs, columns, x.shape[1])
+            means = self._block_means(self._all_rows(x, routes, inverse), pairs, columns, x.shape[1])
         else:
-            means = self._means(x, pairs, layer, inverse)
+            means = self._means(x, pairs, routes, inverse)
         sums = combine(means, pairs, columns)
         num_local, halo = len(topology.shard.cell_nodes), len(topology.shard.halo)
         z = sums[:num_local]
         if not topology.targets.idle:
-            z = z + topology.targets.collect(sums[num_local + halo :], layer)
+            z = z + topology.targets.collect(sums[num_local + halo :], routes.layer)
         if inverse and not topology.sources.idle:
-            z = z + topology.sources.collect(sums[num_local : num_local + halo], layer)
-        return topology.slicing.add_rows(z, layer)
+            z = z + topology.sources.collect(sums[num_local : num_local + halo], routes.layer)
+        return topology.slicing.add_rows(z, routes.layer)
 
-    def _means(self, x: Tensor, pairs: Pairs, layer: int, inverse: bool) -> Tensor:  # [num_pairs, f / S]
+    def _means(self, x: Tensor, pairs: Pairs, routes: LayerRoutes, inverse: bool) -> Tensor:  # [num_pairs, f / S]
         """Returns the means of pairs. Means of constant rows are cached."""
 
         def means() -> Tensor:
-            return pairs.means(self._all_rows(x, layer, inverse))
+            return pairs.means(self._all_rows(x, routes, inverse))
 
         cached_means = self._fixed.result(x, ("means", inverse), means)
         return means() if cached_means is None else copy_on_write(cached_means)
@@ -224,13 +202,5 @@ class TypedEngine:
             rows = F.pad(rows, (columns.start, width - columns.stop))
         return pairs.block_means(rows)
 
-    def _all_rows(self, x: Tensor, layer: int, inverse: bool) -> Tensor:
-        """Returns rows [cell_nodes | halo | partial], with zeros for unread ones."""
-        topology = self.topology
-        cut = topology.slicing.cut(x, layer)
-        rows, num_partial = topology.with_halo(cut, layer), len(topology.shard.partial)
-        if topology.targets.idle:
-            return rows
-        if inverse:
-            return torch.cat([rows, topology.targets.spread(cut, layer)])
-        return torch.cat([rows, rows.new_zeros(num_partial, rows.shape[1])])
+    def _all_rows(self, x: Tensor, routes: LayerRoutes, inverse: bool) -> Tensor:
+        return routes.all_rows(routes.slicing.cut(x, routes.layer), halo=True, partial=inverse)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,6 +15,9 @@ from gnnkit.exchange.route import Demand, Peers, Route
 from gnnkit.graph import Ids
 from gnnkit.graph.schema import Relation, Schema, number_by_type
 from gnnkit.partition.shard import Shard, grouped
+
+if TYPE_CHECKING:
+    from gnnkit.engine.layer_routes import LayerRoutes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,20 +197,12 @@ class RelationRows:
     exchanged when a layer reads them.
     """
 
-    def __init__(
-        self, graph: RelationGraph, halo: Callable[[Tensor, RelationGraph], Tensor], *, alone: bool = True
-    ) -> None:
-        """Stores the edges.
-
-        Args:
-            graph: The edges.
-            halo: Returns the relation's halo, from own rows of the source type.
-            alone: As `Adjacency.alone`.
-        """
-        self.alone = alone
+    def __init__(self, graph: RelationGraph, routes: LayerRoutes) -> None:
+        """Stores the edges, and the routes of the layer that reads them."""
+        self.alone = routes.alone
         self.rank_graph, self.num_src, self.num_dst = graph.rank_graph, graph.num_src, graph.num_dst
         self.bipartite = graph.relation.source != graph.relation.destination
-        self._graph, self._halo = graph, halo
+        self._graph, self._routes = graph, routes
 
     @property
     def num_halo(self) -> int:
@@ -216,4 +212,4 @@ class RelationRows:
 
     def halo(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_halo, f]
         """Returns the other ranks' source rows. Collective."""
-        return self._halo(x, self._graph)
+        return self._routes.relation_halo(x, self._graph)

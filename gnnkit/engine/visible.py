@@ -16,8 +16,7 @@ from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch, RelationGroups
 from gnnkit.graph.times import ALWAYS, NEVER, Times, before_window, latest_visible, newest
 from gnnkit.graph.types import offsets_of, take
 from gnnkit.kernels.dropout import derive
-from gnnkit.partition.loops import mean_in_edges
-from gnnkit.partition.relations import shared_weights
+from gnnkit.partition.degrees import mean_in_edges, shared_weights
 from gnnkit.sampler import Sampler
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.exchange.base import RowExchange
-from gnnkit.exchange.schedule import ForwardPass, Schedule
+from gnnkit.exchange.base import ForwardPass, RowExchange, Schedule
 from gnnkit.exchange.wire import Transfer
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, share, whole
@@ -36,7 +35,7 @@ class Pipelined(RowExchange):
             smoothing: Weight of the previous average, in [0, 1).
         """
         self.staleness = whole("exchange.staleness", staleness, 0, MAX_COUNT)
-        self.smoothing = share("exchange.smoothing", smoothing)
+        self.smoothing = share("exchange.options.smoothing", smoothing)
         self.exact = staleness == smoothing == 0
 
     def costs(self) -> str:
@@ -73,7 +72,7 @@ class PipelinedRows(Schedule):
         line = self._lines.setdefault(transfer.number, _Line(deque(maxlen=self.staleness + 1)))
         return transfer.with_own(line.take(transfer, self.smoothing))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {"lines": [[number, *line.state()] for number, line in self._lines.items()]}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:

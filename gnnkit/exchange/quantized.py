@@ -1,4 +1,4 @@
-"""Quantised rows: all rows are sent with fewer bits per number."""
+"""Quantised rows: all rows are sent with few bits per number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.exchange.base import RowExchange
-from gnnkit.exchange.codecs import Codec
+from gnnkit.exchange.wire import Codec
 from gnnkit.kernels.dropout import uniform
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import one_of
@@ -18,8 +18,9 @@ _META = 8  # bytes for a row's minimum and scale
 class Quantized(RowExchange):
     """Sends rows and gradients with few bits per number. 32 bits are exact.
 
-    Rounding is unbiased and rows are current, so this is the exchange to save bytes
-    with: all epochs of a run may use it.
+    With 8 bits or fewer, rounding is stochastic and unbiased. 16 bits round to the
+    nearest bfloat16. Unlike in exchanges with stale rows, each step receives the rows
+    of this step, so all epochs of a run may be quantised. Prefer it to save bytes.
     """
 
     def __init__(self, bits: int = 8) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -15,12 +16,11 @@ import torch
 from torch import Tensor
 
 from gnnkit.comm import Arrived, Communicator, Pending
-from gnnkit.exchange.schedule import Passes
+from gnnkit.exchange.base import Passes
 from gnnkit.exchange.tally import Exchange
 from gnnkit.exchange.wire import Wire
 from gnnkit.graph import CSC, Ids
-from gnnkit.kernels.once import linear, linear_once
-from gnnkit.kernels.sums import EdgeKernels
+from gnnkit.kernels.sums import EdgeKernels, linear, linear_once
 from gnnkit.partition.traffic import column_shares
 
 
@@ -129,6 +129,7 @@ class Route:
         positions = order[np.searchsorted(cell_nodes, demand.requested_ids.cpu().numpy(), sorter=order)]
         self.sent = torch.from_numpy(positions).to(comm.device)  # [num_requested] positions in `cell_nodes`
         self.arrivals = kernels_to(positions, len(cell_nodes), comm.device)
+        self.num_owned = len(cell_nodes)
         away = sum(self.held_counts) - self.held_counts[comm.rank]
         # With one column or row, no rank holds edges at other cells' rows: nothing is
         # sent.
@@ -146,7 +147,7 @@ class Route:
         part.sent_ids, part.owned_counts, is_sent = _within(self.sent_ids, self.owned_counts, nodes)
         positions = np.searchsorted(rows, self.sent[is_sent].cpu().numpy())
         part.sent = torch.from_numpy(positions).to(self.sent.device)
-        part.arrivals = kernels_to(positions, len(rows), self.sent.device)
+        part.arrivals, part.num_owned = kernels_to(positions, len(rows), self.sent.device), len(rows)
         return part
 
     def spread(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
@@ -156,6 +157,20 @@ class Route:
     def collect(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, f] -> [num_owned, f]
         """Sums the holders' rows at the owners. Nodes without a holder get zeros."""
         return linear_once(z, lambda z: self.collect_rows(z, layer), lambda grad: self.spread_rows(grad, layer))
+
+    def append(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_owned + num_rows, ...]
+        """Appends the rows of other owners at which this rank holds edges."""
+        return x if self.idle else torch.cat([x, self.spread(x, layer)])
+
+    def add(self, z: Tensor, layer: int) -> Tensor:  # [num_owned + num_rows, ...] -> [num_owned, ...]
+        """Adds the holders' rows to the owned rows, which come first."""
+        return z if self.idle else z[: self.num_owned] + self.collect(z[self.num_owned :], layer)
+
+    @cached_property
+    def partials(self) -> Partials:
+        """All holders' partial results, at the owners."""
+        rows = torch.cat([torch.arange(self.num_owned, device=self.sent.device), self.sent])
+        return Partials(rows, kernels_to(rows.cpu().numpy(), self.num_owned, self.sent.device), self)
 
     def spread_rows(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
         """Like `spread`, without autograd."""
@@ -197,6 +212,26 @@ class Route:
     def values(self, values: Tensor) -> Tensor:  # [num_owned] -> [num_rows]
         """Sends the owners' values to the holders, unencoded and uncounted."""
         return self.plane.comm.all_to_all(values.index_select(0, self.sent), self.owned_counts, self.held_counts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partials:
+    """An owner's rows, followed by the rows received from other holders."""
+
+    rows: Tensor  # [num_owned + num_received] int64 owner's row of each
+    kernels: EdgeKernels  # reduce [num_owned + num_received, ...] to [num_owned, ...]
+    _route: Route
+
+    def collect(
+        self, z: Tensor, layer: int
+    ) -> Tensor:  # [num_owned + num_rows, ...] -> [num_owned + num_received, ...]
+        """Receives the holders' rows, without autograd. Collective."""
+        num_owned = self._route.num_owned
+        return torch.cat([z[:num_owned], self._route.to_owners(z[num_owned:], layer)])
+
+    def max(self, z: Tensor, layer: int) -> Tensor:  # [num_owned + num_rows, ...] -> [num_owned, ...]
+        """Returns each owned row's maximum over all holders. Collective."""
+        return self.kernels.max(self.collect(z, layer))[0]
 
 
 def kernels_to(positions: Ids, num_owned: int, device: torch.device) -> EdgeKernels:

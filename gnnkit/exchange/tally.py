@@ -32,14 +32,8 @@ _STEPS: dict[Kind, Step] = {
     "gather_back": "reduce",
     "reduce": "reduce",
     "reduce_back": "gather",
-    "cut": "slice",
-    "join": "slice",
-    "replicate": "slice",
-    "add_rows": "slice",
-    "add_up": "slice",
-    "hand_out": "slice",
     "fetch": "fetch",
-}
+}  # others count as slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +53,7 @@ class Exchange:
     @property
     def step(self) -> Step:
         """The name under which its words are counted."""
-        return _STEPS[self.kind]
+        return _STEPS.get(self.kind, "slice")
 
     @property
     def to_owners(self) -> bool:

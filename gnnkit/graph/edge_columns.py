@@ -11,11 +11,10 @@ import numpy as np
 from gnnkit.errors import UserError
 from gnnkit.graph.csc import read_weights
 from gnnkit.graph.features import optional_rows
-from gnnkit.graph.fields import edge_positions_of
 from gnnkit.graph.labels import read_labels, unlabelled
 from gnnkit.graph.split import Split
 from gnnkit.graph.times import ALWAYS
-from gnnkit.graph.types import Ids, Labels
+from gnnkit.graph.types import Ids, Labels, edge_positions_of
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -27,8 +26,15 @@ from gnnkit.graph.features import (
     read_missing_cells,
     rows_of,
 )
-from gnnkit.graph.fields import (
-    count_nodes,
+from gnnkit.graph.labels import check_labelled, labelled, read_labels, settle_labels
+from gnnkit.graph.schema import FeatureTable, NodeTypes, Relation, Schema, node_types_of, read_types, table_of
+from gnnkit.graph.split import Split, TimeSplit, parts_of, random_split, warn_random_split
+from gnnkit.graph.times import ALWAYS, Times, check_fields, read_time_fields
+from gnnkit.graph.types import (
+    Fields,
+    Floats,
+    Ids,
+    Labels,
     distinct_ids,
     edge_types_of,
     names_of,
@@ -36,13 +42,9 @@ from gnnkit.graph.fields import (
     node_ids_of,
     nodes_of,
     relation_names,
+    set_fields,
+    take,
 )
-from gnnkit.graph.labels import check_labelled, labelled, read_labels, settle_labels
-from gnnkit.graph.schema import FeatureTable, NodeTypes, Relation, Schema, node_types_of, read_types, table_of
-from gnnkit.graph.split import Split, random_split
-from gnnkit.graph.time_split import TimeSplit, parts_of, warn_random_split
-from gnnkit.graph.times import ALWAYS, Times, check_fields, read_time_fields
-from gnnkit.graph.types import Fields, Floats, Ids, Labels, set_fields, take
 from gnnkit.utils import checks
 from gnnkit.utils.storage import load_arrays, save_arrays
 
@@ -54,17 +56,13 @@ NAME_FIELDS = (
     *EDGE_NAMES,
     "edge_type_names",
     "edge_class_names",
-    "date_columns",
+    "column_forms",
 )  # fields that a saved graph stores as JSON
+MARKS = "decimal comma", "decimal point"  # of numbers in text, in `Graph.column_forms`
 TIME_FACTS = ("time_unit", "time_borders")  # further fields in JSON
 HELD_OUT = {"val_edges": 2, "test_edges": 2, "val_negatives": None, "test_negatives": None}  # tables, and widths
-_ARRAYS = (
-    "coordinates",
-    *HELD_OUT,
-    "node_ids",
-    "missing",
-    "node_time",
-)  # optional arrays, edge columns excluded
+_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE = 1_000_000, 16  # an id beyond both limits is treated as a mistake
+_ARRAYS = ("coordinates", *HELD_OUT, "node_ids", "missing", "node_time")  # optional arrays, edge columns excluded
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -125,7 +123,8 @@ class Graph:
     copies its edge's time, and an added loop is always visible.
 
     `time_borders` are the times of the first validation and the first test edge, if
-    edges are split by time. `date_columns` name features that are dates.
+    edges are split by time. `column_forms` tell how the cells of some features were
+    written, such as `dates: NAME`.
 
     A graph is immutable, and its methods return new graphs. Create one with
     `from_tables`, `from_edges`, or the method named after your library. Load and save
@@ -173,12 +172,12 @@ class Graph:
     node_time: Times | None = field(default=None, kw_only=True)  # [num_nodes]
     time_unit: str | None = field(default=None, kw_only=True)  # s, ms, us or ns of dates. None: plain numbers
     time_borders: tuple[int, int] | None = field(default=None, kw_only=True)  # of validation and test edges
-    date_columns: tuple[str, ...] | None = field(default=None, kw_only=True)  # of nodes or edges
+    column_forms: tuple[str, ...] | None = field(default=None, kw_only=True)  # of features of nodes or edges
 
     def __post_init__(self) -> None:
         self._check({item.name for item in fields(self)})
 
-    def evolve(self, **changes: Any) -> Graph:
+    def evolve(self, **changes: object) -> Graph:
         """Returns a graph with some fields replaced, like `dataclasses.replace`.
 
         Checks the new values and their rules with other fields. Unchanged fields were
@@ -192,7 +191,7 @@ class Graph:
         """
         return self._with_changes(changes, frozenset())
 
-    def derive(self, **changes: Any) -> Graph:
+    def derive(self, **changes: object) -> Graph:
         """Like `evolve`, for node and edge features that come from this graph.
 
         They may be in another order or form, and are not read to check them again.
@@ -234,7 +233,7 @@ class Graph:
         names = names_of("class_names", self.class_names)
         labels = read_labels(self.labels, self.num_nodes, None if names is None else len(names))
         split = Split.of(self.split, self.num_nodes)
-        check_labelled(labels, split)
+        check_labelled(labels, split, self.node_ids)
         set_fields(self, labels=labels, split=split, class_names=names)
 
     def _check_coordinates(self) -> None:
@@ -242,21 +241,6 @@ class Graph:
         if coordinates is not None and coordinates.shape[1] not in (2, 3):
             raise UserError(f"coordinates have {coordinates.shape[1]} dimensions, expected 2 or 3")
         set_fields(self, coordinates=coordinates)
-
-    def _repr_html_(self) -> str:
-        """Returns the table of sizes that notebooks display."""
-        names = () if self.class_names is None else self.class_names
-        class_text = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        rows = {
-            "nodes": f"{self.num_nodes:,}",
-            "edges": f"{self.num_edges:,}",
-            "features": f"{self.features.shape[1]:,}",
-            "labels": self.label_summary + (f": {class_text}" if class_text else ""),
-            **{name: f"{count:,}" for name, count in self.split_sizes.items()},
-        }
-        style = ' style="text-align:left"'
-        cells = "".join(f"<tr><th{style}>{name}</th><td{style}>{escape(text)}</td></tr>" for name, text in rows.items())
-        return f"<table><caption>Graph</caption>{cells}</table>"
 
     def __repr__(self) -> str:
         """Returns the graph's sizes on one line."""
@@ -267,7 +251,8 @@ class Graph:
     @property
     def label_summary(self) -> str:
         """Number of classes, or of numbers to predict, as text such as `2 classes`."""
-        return f"{self.num_classes} {'numbers to predict' if self.labels.dtype.kind == 'f' else 'classes'}"
+        forms = ("number to predict", "numbers to predict") if self.labels.dtype.kind == "f" else ("class", "classes")
+        return f"{self.num_classes} {forms[self.num_classes != 1]}"
 
     @property
     def split_sizes(self) -> dict[str, int]:
@@ -283,6 +268,14 @@ class Graph:
         """
         of_edges = self.edge_split is not None and bool((self.edge_split > Split.NONE).any())
         return of_edges or bool(self.split.any()) or self.time_borders is not None
+
+    @property
+    def has_undivided_edges(self) -> bool:
+        """Whether edges have labels but are in no split, whatever the nodes' split."""
+        edges, split = self._labelled_edges(), self.edge_split
+        if edges is None or split is None or self.time_borders is not None:
+            return False
+        return bool(edges.any() and not (split > Split.NONE).any())
 
     def _check_columns(self) -> None:
         """Raises `UserError` if column names do not match the columns."""
@@ -326,7 +319,7 @@ class Graph:
         set_fields(self, **read_types(plain, self.node_types, self.edge_type_names, self.features.shape[1]))
 
     @classmethod
-    def of(cls, value: Any) -> Graph:
+    def of(cls, value: object) -> Graph:
         """Returns `value` if it is a `Graph`, or converts a PyG or DGL graph.
 
         Functions that accept a user's graph call it. Raises `UserError` for anything
@@ -335,12 +328,11 @@ class Graph:
         """
         if isinstance(value, Graph):
             return value
-        from gnnkit_formats.dgl import is_dgl
-        from gnnkit_formats.pyg import is_pyg
+        from gnnkit_formats import dgl, pyg
 
-        if is_pyg(value):
+        if pyg.is_pyg(value):
             return cls.from_pyg(value)
-        if is_dgl(value):
+        if dgl.is_dgl(value):
             return cls.from_dgl(value)
         ways = {"from_networkx": hasattr(value, "is_directed"), "from_scipy": hasattr(value, "tocoo")}
         way = next((f": Graph.{name} reads it" for name, fits in ways.items() if fits), "")
@@ -365,8 +357,7 @@ class Graph:
             dst: [num_edges] each edge's destination.
             num_nodes: Number of nodes. Default: the number of feature rows, or the
                 largest id plus one. This id must be below max(1,000,000, 16 num_edges).
-            one_class: Accept the labels -1 and 1 without 0, as one class and unlabelled
-                nodes.
+            one_class: Accept labels -1 and 1 without 0, as unlabelled and one class.
             threads: Threads that sort. Default: all available cores.
             **fields: Features, labels, weights and other fields of `EdgeListFields`.
         """
@@ -379,7 +370,8 @@ class Graph:
         columns = EdgeColumns.read(values, len(src))
         csc, order = sort_edges(src, dst, num_nodes, num_nodes, True, threads)
         columns = EdgeColumns({**columns.take(order), "position": narrowed_positions(order)})
-        values = {**_default_fields(num_nodes), **values}
+        defaults = {"features": np.empty((num_nodes, 0), np.float32), "labels": np.full(num_nodes, -1)}
+        values = {**defaults, "split": np.zeros(num_nodes, np.int8), **values}
         values |= {name: _READ_FIELDS[name](value) for name, value in values.items() if name in _READ_FIELDS}
         if not one_class:
             values["labels"] = settle_labels(checks.array("labels", values["labels"]), values.get("class_names"))
@@ -390,7 +382,7 @@ class Graph:
         return graph.derive(edge_features=columns.get("features"), **{name: names[name] for name in EDGE_NAMES})
 
     @classmethod
-    def from_pyg(cls, data: Any, *, split: int | None = None, val: Any = None, test: Any = None) -> Graph:
+    def from_pyg(cls, data: object, *, split: int | None = None, val: object = None, test: object = None) -> Graph:
         """Converts a `torch_geometric.data.Data` or `HeteroData`.
 
         Reads `edge_index` and, if present, `x`, `y`, `edge_weight`, `edge_attr`, `pos`
@@ -429,7 +421,7 @@ class Graph:
     @classmethod
     def from_dgl(
         cls,
-        graph: Any,
+        graph: object,
         *,
         features: str = "feat",
         labels: str = "label",
@@ -461,14 +453,14 @@ class Graph:
     @classmethod
     def from_networkx(
         cls,
-        graph: Any,
+        graph: object,
         *,
         features: str | Sequence[str] | None = None,
         label: str | None = None,
         split: str | None = None,
         weight: str | None = None,
         edge_features: str | Sequence[str] | None = None,
-        missing: Sequence[str] | None = None,
+        missing: Sequence[str | float] | None = None,
         edge_label: str | None = None,
         time: str | Sequence[str] | None = None,
     ) -> Graph:
@@ -501,7 +493,7 @@ class Graph:
         return from_networkx(graph, features, label, split, weight, edge_features, missing, edge_label, time)
 
     @classmethod
-    def from_scipy(cls, matrix: Any, **fields: Any) -> Graph:
+    def from_scipy(cls, matrix: object, **fields: object) -> Graph:
         """Converts a SciPy adjacency matrix of any sparse format.
 
         The stored entry [i, j] becomes an edge i -> j, weighted by its value unless all
@@ -536,7 +528,7 @@ class Graph:
         split: str = "split",
         features: Any = None,
         edge_features: Sequence[str] | None = None,
-        missing: Sequence[str] | None = None,
+        missing: Sequence[str | float] | None = None,
         duplicates: str = "keep",
         bipartite: bool | None = None,
         edge_label: str | None = None,
@@ -573,22 +565,23 @@ class Graph:
             id: Column of `nodes`: integers, text or UUIDs.
             label: Optional column of `nodes`: class numbers, class names or decimal
                 fractions, empty if unlabelled.
-            split: Optional column of `nodes`: train, val, test, none.
+            split: Optional column of `nodes`: train, val, test, none. Or, if there is
+                none, masks in columns `train_mask`, `val_mask` and `test_mask`.
             features: Columns of `nodes` with numbers, lists of numbers, dates or
                 categories, or an array [num_nodes, width]. Default: all other columns.
             edge_features: Columns of `edges` like `features`, without missing cells.
                 Default: all other columns.
-            missing: Words for missing values in text. Case and surrounding blanks are
-                ignored. Default: `#N/A`, `-`, `<NA>`, `?`, `\\N`, `missing`, `n/a`,
-                `NA`, `nan`, `nil`, `none`, `null`, `unknown`. An empty cell is always
-                missing.
+            missing: Words for missing values in text, and numbers for those in all
+                columns. Case and surrounding blanks are ignored. Default: `#N/A`, `-`,
+                `<NA>`, `?`, `\\N`, `missing`, `n/a`, `NA`, `nan`, `nil`, `none`,
+                `null`, `unknown`. An empty cell is always missing.
             duplicates: Treatment of edges with the same ends and type. `keep` keeps
                 them as parallel edges. `refuse` raises `UserError`. `first` keeps the
                 first row, also of nodes with the same id. `sum` and `mean` merge the
                 edges' weights and features, where `sum` counts unweighted edges as 1.
                 All other settings than `first` reject nodes with the same id.
-            bipartite: Without `nodes`, whether sources and destinations are two node
-                types, whose ids are separate. Default: no, but an error for integer
+            bipartite: Whether sources and destinations are two node types, whose ids
+                are separate, and `nodes` is None. Default: no, but an error for integer
                 ids of columns that name different things, such as userId and movieId.
             edge_label: Column of `edges` with labels like `label`, for
                 `task=edge_classification` and `task=edge_regression`. A column `split`
@@ -608,24 +601,12 @@ class Graph:
             >>> graph.feature_names, graph.class_names, graph.node_ids.tolist()
             (('age',), ('cook', 'smith'), ['ann', 'bob'])
         """
+        from gnnkit_formats.table_graph import TableNames
         from gnnkit_formats.tables import from_tables
 
-        columns = (id, label, split)
-        return from_tables(
-            edges,
-            nodes,
-            (src, dst),
-            weight,
-            edge_type,
-            columns,
-            features,
-            edge_features,
-            missing,
-            duplicates,
-            bipartite,
-            edge_label,
-            time,
-        )
+        names = TableNames((src, dst), weight or "weight", edge_type, edge_label, None, id, label, split)
+        required = [src, dst, *filter(None, (weight, edge_label))]
+        return from_tables(edges, nodes, names, required, features, edge_features, missing, duplicates, bipartite, time)
 
     from_pandas = from_tables
     from_polars = from_tables
@@ -729,7 +710,7 @@ class Graph:
         """
         return self.evolve(csc=csc.weighted(columns.get("weight")), **columns.fields_of(Graph))
 
-    def select_edges(self, csc: CSC, columns: EdgeColumns, **changes: Any) -> Graph:
+    def select_edges(self, csc: CSC, columns: EdgeColumns, **changes: object) -> Graph:
         """Like `with_edges`, for columns with values from this graph's edges.
 
         Args:
@@ -862,7 +843,7 @@ class Graph:
         split = random_split(self.labelled, shares, seed, classes)
         if not (split == Split.TRAIN).any():
             raise UserError(f"split={list(shares)} trains on no node: {self.labelled.sum()} nodes have a label")
-        warn_random_split(self)
+        warn_random_split(self, "node")
         return self.evolve(split=split)
 
     def draw_edge_split(self, shares: Sequence[float], seed: int = 0) -> Graph:
@@ -921,9 +902,7 @@ class Graph:
                 )
                 fields["edge_split"] = parts.astype(np.int8)
         if not fields:
-            raise UserError(
-                f"{name}: neither labelled nodes nor edges have times: dataset.time=COLUMN names their column"
-            )
+            raise UserError(f"{name}: neither labelled nodes nor edges have times: dataset.time=COLUMN names a column")
         return self.evolve(**fields)
 
     def _labelled_edges(self) -> npt.NDArray[np.bool_] | None:  # [num_edges]
@@ -975,7 +954,7 @@ class EdgeListFields(TypedDict, total=False):
     edge_time: npt.ArrayLike | None  # [num_edges] integers, exact floats or datetime64. NaN or NaT: never visible
     node_time: npt.ArrayLike | None  # [num_nodes] like `edge_time`
     time_unit: str | None  # s, ms, us or ns, if integers are dates since 1970
-    date_columns: Sequence[str] | None  # names of features that are dates
+    column_forms: Sequence[str] | None  # `dates: NAME` or `MARK: NAME`, of features, with one of `MARKS`
     val_negatives: npt.ArrayLike | None  # [num_val, k] destinations to compare with each validation edge
     test_negatives: npt.ArrayLike | None  # [num_test, k]
 
@@ -987,7 +966,7 @@ _ROWS = frozenset(("features", "edge_features"))
 _Check = tuple[Sequence[str], Callable[[Any], None]]  # the fields that a check reads
 
 
-def _read_field(name: str, read: Callable[[Any, int], Any]) -> _Check:
+def _read_field(name: str, read: Callable[[Any, int], object]) -> _Check:
     """Returns the check for a field with one row per node."""
     return [name], lambda graph: set_fields(graph, **{name: read(getattr(graph, name), graph.num_nodes)})
 
@@ -1010,10 +989,10 @@ def _read_missing(graph: Graph) -> None:
 
 _CHECKS: Sequence[_Check] = (  # a graph with several errors raises the first
     (["csc"], Graph._check_csc),
+    _read_field("node_ids", node_ids_of),
     (["labels", "split", "class_names"], Graph._check_labels),
     _read_field("features", node_features),
     *(_read_field(name, partial(nodes_of, name, width=width)) for name, width in HELD_OUT.items()),
-    _read_field("node_ids", node_ids_of),
     _read_field("node_types", node_types_of),
     (["node_time", *TIME_FACTS], _read_times),
     *(_read_column(rule) for rule in RULES.values() if not rule.in_csc),
@@ -1032,13 +1011,28 @@ _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "missing": partial(checks.array, "missing"),
     "node_ids": distinct_ids,
     **dict.fromkeys(NAME_FIELDS, tuple),
-    "date_columns": lambda names: tuple(dict.fromkeys(names)) or None,
+    "column_forms": lambda names: tuple(dict.fromkeys(names)) or None,
 }  # converters of the arguments of `Graph.from_edges`
 
 
-def _default_fields(num_nodes: int) -> dict[str, Any]:
-    features, split = np.empty((num_nodes, 0), np.float32), np.zeros(num_nodes, np.int8)
-    return {"features": features, "labels": np.full(num_nodes, -1), "split": split}
+def count_nodes(src: Ids, dst: Ids, features: object | None) -> int:
+    """Returns the number of feature rows, or the largest id plus one."""
+    if features is not None:
+        rows = rows_of(features)
+        return len(rows) if rows.shape else 0
+    name, ids = max((("src", src), ("dst", dst)), key=lambda item: int(item[1].max(initial=-1)))
+    largest = int(ids.max(initial=-1))
+    if largest >= 0:
+        check_implied(f"{name}[{ids.argmax()}] = {largest}", largest, len(src))
+    return largest + 1
+
+
+def check_implied(place: str, largest: int, num_edges: int) -> None:
+    """Raises `UserError` if the largest id implies far more nodes than edges."""
+    if largest >= max(_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE * num_edges):
+        raise UserError(
+            f"{place} would make {largest + 1} nodes for {num_edges} edges: if intended, set num_nodes={largest + 1} (dataset.num_nodes)"
+        )
 
 
 def stored_facts(graph: Graph) -> Fields:

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.graph.ids import MAX_EXACT
 from gnnkit.graph.split import Split
 from gnnkit.graph.types import Ids, Labels
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
 
+MAX_EXACT = 2**53 - 1  # larger floats do not represent every whole number
 EMPTY = np.iinfo(np.int64).min  # an empty cell in a column of integers
 _MAX_CLASSES = 1 << 16  # a class beyond this and the number of nodes is treated as a number
 _MOST_DISTINCT = 50  # classes that are not numbered 0, 1, ...; more are numbers
@@ -166,18 +166,17 @@ def check_present(labels: object, split: Array | None, name: str, sources: Itera
         )
 
 
-def check_labelled(labels: Labels, split: Ids) -> None:
-    """Raises `UserError` for nodes in a split without a label."""
+def check_labelled(labels: Labels, split: Ids, ids: Array | None = None) -> None:
+    """Raises `UserError` for nodes in a split without a label, by their ids if any."""
     has_label = labelled(labels)
     bad = np.flatnonzero((split != Split.NONE) & ~has_label)
     if len(bad) and not has_label.any():
-        raise UserError(
-            f"labels: no node has a label, but {len(bad):,} nodes are in a split: add labels, or remove split"
-        )
+        raise UserError(f"labels: no node has a label, but {len(bad):,} are in a split: add labels, or remove split")
     if len(bad):
         node = bad[0]
+        whose = "" if ids is None else f" of node {ids[node]!s}"
         raise UserError(
-            f"split[{node}] = {split[node]} ({Split(split[node]).name}), but labels[{node}] = {labels[node]}: no label; "
+            f"split[{node}] = {split[node]} ({Split(split[node]).name}), but labels[{node}] = {labels[node]}: no label{whose}; "
             f"{len(bad)} such nodes: give each a label, or the split none (0)"
         )
 
@@ -187,3 +186,18 @@ def unlabelled(like: Array, num_nodes: int) -> Array:  # [num_nodes, ...]
     none = np.nan if like.dtype.kind == "f" else -1 if like.ndim == 1 else 0
     kind = like.dtype if like.dtype.kind == "f" or like.ndim == 2 else np.dtype(np.int64)
     return np.full((num_nodes, *like.shape[1:]), none, kind)
+
+
+def check_one_hot(numbers: Array) -> None:
+    """Raises `UserError` for numbers [k, width] if each row has a single 1, else 0.
+
+    Rows of one number are no such rows.
+    """
+    if numbers.ndim == 1 or len(numbers) == 0 or numbers.shape[1] < 2:
+        return
+    if not (((numbers == 0) | (numbers == 1)).all() and (numbers.sum(1) == 1).all()):
+        return
+    raise UserError(
+        f"labels are one-hot rows of {numbers.shape[1]} numbers: give the number of each row's class instead, as "
+        "labels.argmax(1) does, and -1 for no class"
+    )

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from gnnkit.errors import UserError
 from gnnkit.graph.csc import CSC
 from gnnkit.graph.features import Features, SparseFeatures
-from gnnkit.graph.fields import names_of
-from gnnkit.graph.types import Floats, Ids, offsets_of
+from gnnkit.graph.types import Floats, Ids, names_of, offsets_of
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
@@ -138,12 +137,8 @@ class Schema:
         The table of a homogeneous graph is omitted, because it follows from the
         features.
         """
-        tables, relations = self.feature_tables if len(self.node_types) > 1 else None, self.relations
-        plain = {
-            "feature_tables": None if tables is None else [asdict(table) for table in tables],
-            "relations": None if relations is None else [list(relation) for relation in relations],
-        }
-        return {key: values for key, values in plain.items() if values is not None}
+        keys, plain = ("feature_tables", "relations") if len(self.node_types) > 1 else ("relations",), self.as_plain()
+        return {key: plain[key] for key in keys if plain[key] is not None}
 
 
 class TypeFields(TypedDict):

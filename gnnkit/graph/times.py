@@ -23,10 +23,14 @@ ALWAYS, NEVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)  # stat
 TIME_FIELDS = ("edge_time", "node_time")
 _SPAN = re.compile(r"(\d{1,9})\s*(second|minute|hour|day|week)s?")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+TIME_NAMES = {
+    f"{end}{name}" for end in ("", "node_", "edge_") for name in ("t", "ts", "time", "times", "timestamp", "timestamps")
+}
+_WORDS = re.compile(r"\w+")
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of dates, per second
 
 
-def read_time_fields(values: Mapping[str, Any]) -> Fields:
+def read_time_fields(values: Mapping[str, object]) -> Fields:
     """Converts the time fields of `EdgeListFields` to integers with one unit.
 
     If edges and nodes have dates of different units, the coarser ones are converted.
@@ -47,7 +51,7 @@ def read_time_fields(values: Mapping[str, Any]) -> Fields:
     return {**times, "time_unit": finest} if times else {}
 
 
-def to_unit(name: str, values: Any, unit: str | None) -> Times:
+def to_unit(name: str, values: object, unit: str | None) -> Times:
     """Reads times like `read_time_fields`, in a unit that is fine enough."""
     times, own_unit = _read(name, values)
     if (own_unit is None) != (unit is None):
@@ -234,9 +238,7 @@ def parse_time(name: str, value: object, unit: str | None) -> int:
             return int(date.astype(f"M8[{unit}]").astype(np.int64))
     except ValueError:
         pass
-    raise UserError(
-        f"{name}={shown(value)}: expected a date such as 2026-01-31 or 2026-01-31 12:30, as times are dates"
-    )
+    raise UserError(f"{name}={shown(value)}: expected a date such as 2026-01-31 or 2026-01-31 12:30: times are dates")
 
 
 def check_span(name: str, value: object, limit: int = 2**62) -> str | int | None:
@@ -251,9 +253,7 @@ def check_span(name: str, value: object, limit: int = 2**62) -> str | int | None
     if value is None or is_number or (isinstance(value, str) and _SPAN.fullmatch(value.strip())):
         return value  # type: ignore[return-value]
     units = ", ".join(f"{unit}s" for unit in _SECONDS)
-    raise UserError(
-        f"{name}={shown(value)}: expected a span such as '30 days', in {units}, or a number for plain times"
-    )
+    raise UserError(f"{name}={shown(value)}: expected a span such as '30 days' in {units}, or a number for plain times")
 
 
 def read_span(name: str, value: str | int | None, unit: str | None) -> int | None:
@@ -276,11 +276,11 @@ def read_span(name: str, value: str | int | None, unit: str | None) -> int | Non
     raise UserError(f"{name}={value}: expected {expected}")
 
 
-def _check_unit(unit: Any) -> str | None:
+def _check_unit(unit: object) -> str | None:
     return None if unit is None else one_of("time_unit", unit, tuple(UNITS))
 
 
-def _read(name: str, values: Any) -> tuple[Times, str | None]:
+def _read(name: str, values: object) -> tuple[Times, str | None]:
     """Reads integers, exact floats or dates, with `NEVER` for NaN and NaT.
 
     Returns the unit of dates, too.
@@ -305,6 +305,12 @@ def find_inexact(rows: Array) -> tuple[npt.NDArray[np.bool_], str]:
     digits = np.finfo(rows.dtype).nmant + 1
     bad = ~np.isnan(rows) & ~((np.abs(rows) < 2.0**digits) & (rows == np.floor(rows)))
     return bad, f"is no whole number below 2^{digits}, as times in {rows.dtype} must be; use integers"
+
+
+def is_time(name: str) -> bool:
+    """Checks whether a name's last word means a timestamp."""
+    words = _WORDS.findall(name.lower())
+    return bool(words) and words[-1] in TIME_NAMES
 
 
 def are_times(rows: Array, count: int) -> bool:

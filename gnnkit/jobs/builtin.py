@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from gnnkit import plugins
-from gnnkit.jobs.dispatch import import_for_training
-from gnnkit.jobs.job import OnRanks, Run
+from gnnkit.jobs.job import OnRanks, Run, import_for_training
 from gnnkit.jobs.order import Order
 from gnnkit.result.result import Result
 

@@ -19,48 +19,46 @@ from gnnkit.comm import LEADER, Survivors
 from gnnkit.config.settings import AUTO
 from gnnkit.engine import Tally
 from gnnkit.errors import UserError
-from gnnkit.jobs.outputs import Scores
+from gnnkit.jobs.outputs import Scores, write_rows
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.row_files import write_rows
 from gnnkit.kernels.products import library
-from gnnkit.launch.phases import warn
+from gnnkit.launch.progress import warn
 from gnnkit.leader.epochs import short
 from gnnkit.leader.watch import WorkerState
-from gnnkit.prepare.picture import MAX_RANKS
+from gnnkit.prepare.run_partition import MAX_RANKS
 from gnnkit.result.figures import (
     Circumstances,
     Classes,
+    EvaluationProtocol,
     Exactness,
     Load,
     Pace,
     Plugins,
     Progress,
     Resources,
+    Restarts,
     Skipped,
     TrafficFigures,
     Verdict,
     merge,
 )
-from gnnkit.result.folder import WORDS
-from gnnkit.result.result import versions
+from gnnkit.result.result import WORDS, versions
 from gnnkit.sampler.targets import NODES
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
-from gnnkit.task.decisions import HALF
-from gnnkit.training.chance import learned_nothing
+from gnnkit.task.classes import HALF
 from gnnkit.training.exact_epochs import PARTS
+from gnnkit.training.monitor import learned_nothing
 from gnnkit.utils.documents import Json, read_or_empty
 from gnnkit.utils.ranges import num_cores
 
-if TYPE_CHECKING:  # programs have figures without importing Lightning
+if TYPE_CHECKING:
     from gnnkit.jobs.rank_run import RankRun
 
 
-def plugins(job: RankJob, worker: Worker, task: Task | None = None) -> Plugins:
+def plugins(job: RankJob, worker: Worker) -> Plugins:
     """Returns the names of the data set, the model and the other plugins."""
     settings = job.settings
-    rows = worker.rows if settings.job.needs_labels else NODES  # job=predict holds out no edges
-    is_fresh = worker.samples_by_time or (task is not None and task.reads_events)
     return Plugins(
         strategy=settings.strategy.name,
         sampler=None if settings.sampler is None else settings.sampler.name,
@@ -72,9 +70,14 @@ def plugins(job: RankJob, worker: Worker, task: Task | None = None) -> Plugins:
         dataset=settings.dataset.name,
         model=job.source.name,
         task=settings.task.name,
-        edge_split=rows.edge_split,
-        evaluation="fresh" if is_fresh else "frozen" if rows.is_frozen else None,
     )
+
+
+def protocol(job: RankJob, worker: Worker, task: Task) -> EvaluationProtocol:
+    """Returns which edges are held out, and what their evaluation reads."""
+    rows = worker.rows if job.settings.job.needs_labels else NODES  # job=predict holds out no edges
+    is_fresh = worker.samples_by_time or task.reads_events
+    return EvaluationProtocol(rows.edge_split, "fresh" if is_fresh else "frozen" if rows.is_frozen else None)
 
 
 def circumstances(job: RankJob) -> Circumstances:
@@ -90,32 +93,6 @@ def by_name(task: Task, metrics: dict[str, float]) -> dict[str, float | None]:
     """
     missing_names = {f"{split}_{metric}" for split in task.splits for metric in task.metrics_of_some} - metrics.keys()
     return {name: metrics.get(name) for name in task.names if name not in missing_names}
-
-
-def by_class(details: Mapping[str, Any], names: Sequence[str] | None) -> Classes:
-    """Labels the parts that `Task.details` returns with class names.
-
-    Args:
-        details: From `Task.details`.
-        names: Class names, or None.
-    """
-
-    def name(number: int) -> str | int:
-        return number if names is None else names[number]
-
-    per_class, confusion = details.get("per_class"), details.get("confusion")
-    if per_class is not None:
-        per_class = {split: {str(name(i)): row for i, row in enumerate(rows)} for split, rows in per_class.items()}
-    if confusion is not None:
-        confusion = {"classes": [name(i) for i in range(len(next(iter(confusion.values()))))], **confusion}
-    threshold, table = details.get("threshold"), details.get("thresholds")
-    return Classes(
-        per_class,
-        confusion,
-        None if threshold is None else {str(name(number)): level for number, level in threshold.items()},
-        None if table is None else {**table, "class": name(table["class"])},
-        details.get("calibration"),
-    )
 
 
 def traffic(tally: Tally, repetitions: int, worker: Worker) -> TrafficFigures:
@@ -161,38 +138,45 @@ def words_between(tally: Tally, repetitions: int, worker: Worker) -> Tensor | No
     return matrix if worker.comm.rank == LEADER else None
 
 
-def add_figures(run: RankRun, scores: Scores) -> None:
-    """Adds the figures of completed training, on the leader. Collective.
+def collect(run: RankRun, scores: Scores) -> Json:
+    """Returns the figures of completed training on the leader. Collective.
 
     The traffic matrix is quadratic in ranks, so it is written to a separate file.
-
-    Args:
-        run: The run of this rank.
-        scores: Measurements of the task.
     """
-    job, worker, site, figures = run.job, run.worker, run.site, run.figures
-    tally, num_epochs, watch = run.strategy.tally, len(site.epoch_seconds), site.watch
-    figures.traffic = traffic(tally, num_epochs, worker)
+    job, worker, site, watch = run.job, run.worker, run.site, run.site.watch
+    tally, num_epochs = run.strategy.tally, len(site.epoch_seconds)
+    words = traffic(tally, num_epochs, worker)
     write_rows(run.folder / WORDS, words_between(tally, num_epochs, worker))
-    figures.skipped = Skipped(int(worker.comm.all_gather(run.guard.skipped_steps).max()), run.guard.rollbacks)
+    skipped = Skipped(int(worker.comm.all_gather(run.guard.skipped_steps).max()), run.guard.rollbacks)
     if watch is None:
-        return
-    figures.plugins = plugins(job, worker, run.task)
-    figures.progress = Progress(num_epochs, watch.train_loss, watch.stragglers)
-    figures.scores = by_name(run.task, scores.figures)
+        return {}
     main_figure = {"name": run.task.progress, "lower_is_better": run.task.lower_is_better}
     seconds = site.epoch_seconds[1:] or site.epoch_seconds or [0.0]
-    figures.pace = Pace(statistics.median(seconds), main_figure, site.validations.time_to_accuracy)
-    figures.load = Load(watch.wait_share, {**run.balance, **watch.balance})
-    figures.strategy = run.strategy.figures()
-    figures.resources = _resources(run, watch.states)
-    figures.circumstances = circumstances(job)
-    figures.classes = by_class(scores.details, job.prepared.class_names)
-    figures.sync = run.sync.figures()
-    figures.verdict = _verdict(run, scores)
+    classes = Classes.of(scores.details, job.prepared.class_names)
     lost_ranks = sorted(worker.comm.lost) if isinstance(worker.comm, Survivors) else []
-    figures.lost = {"lost_workers": [f"rank {rank}" for rank in lost_ranks]}
-    figures.hooks = merge({"rebalanced": []}, *(hook.figures() for hook in run.hooks))
+    return merge(
+        plugins(job, worker),
+        protocol(job, worker, run.task),
+        Progress(num_epochs, watch.train_loss, watch.stragglers),
+        by_name(run.task, scores.figures),
+        Pace(statistics.median(seconds), main_figure, site.validations.time_to_accuracy),
+        words,
+        Load(watch.wait_share, {**job.prepared.balance, **watch.balance}),
+        run.strategy.figures(),
+        _resources(run, watch.states),
+        circumstances(job),
+        classes,
+        run.figures.drift,
+        skipped,
+        run.sync.figures(),
+        run.figures.exactness,
+        _verdict(run, scores, classes, words),
+        run.figures.selection,
+        {"lost_workers": [f"rank {rank}" for rank in lost_ranks], "rebalanced": []},
+        *(hook.figures() for hook in run.hooks),
+        run.figures.tests,
+        Restarts(),  # which the launching process replaces
+    )
 
 
 def _resources(run: RankRun, states: Sequence[WorkerState]) -> Resources:
@@ -207,7 +191,7 @@ def _resources(run: RankRun, states: Sequence[WorkerState]) -> Resources:
 
 def _compare_prediction(
     layout: Mapping[str, Any] | None, states: Sequence[WorkerState], seconds: Sequence[float]
-) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
+) -> tuple[Mapping[str, object] | None, Mapping[str, object] | None]:
     """Returns the planned and the measured figures, or None if nothing was planned.
 
     Args:
@@ -273,7 +257,7 @@ def _approximations(run: RankRun) -> list[str]:
     return approximate
 
 
-def _verdict(run: RankRun, scores: Scores) -> Verdict:
+def _verdict(run: RankRun, scores: Scores, classes: Classes, words: TrafficFigures) -> Verdict:
     """Returns which model was saved and whether it has learned. Called on the leader.
 
     Prints warnings, and what approximate training has measured.
@@ -284,11 +268,11 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     schedule = _schedule(run)
     if run.figures.exactness.approximate:
         texts = [_describe_saved(run, scores, saved_epoch), *_describe_schedule(run, schedule)]
-        if run.figures.traffic.bytes_sent:
-            texts.append(f"the busiest worker sent {short(run.figures.traffic.bytes_sent)} bytes of rows per epoch")
+        if words.bytes_sent:
+            texts.append(f"the busiest worker sent {short(words.bytes_sent)} bytes of rows per epoch")
         _print_line(f"approximate training: {'; '.join(texts)}")
-    single = _single_class(run.figures.classes.confusion, run.task.noun)
-    if (line := _decision(run.figures.classes)) is not None:
+    single = _single_class(classes.confusion, run.task.noun)
+    if (line := _decision(classes)) is not None:
         _print_line(line)
     for warning in (nothing, single):
         if warning is not None:
@@ -299,6 +283,8 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
 def _describe_saved(run: RankRun, scores: Scores, saved_epoch: int) -> str:
     """Compares the saved model with the best evaluation, if there is any."""
     rule, best, name = run.site.rule, run.site.validations.best, run.task.progress
+    if rule is not None and rule.name in scores.figures and rule.name != name and (top := rule.best_so_far):
+        name, best = rule.name, {"value": top.value, "epoch": top.epoch}
     if best is None or name not in scores.figures:
         return f"the saved model is of epoch {saved_epoch}"
     saved = f"the saved model, of epoch {saved_epoch}, has {name}={scores.figures[name]:.4g}"
@@ -318,9 +304,7 @@ def _schedule(run: RankRun) -> Json | None:
     before, middle, since = (validations.within(parts[part]) for part in PARTS)
     last = replace(middle, looks=middle.looks[-1:])
     values = {"best_before": before.best, "best": middle.best, "last": last.best, "best_since": since.best}
-    reason = exact.check.unmeasured or (None if exact.check.measured else "no comparison was due in approximate epochs")
-    figures = {"gradients": exact.check.measured, "unmeasured": reason, "evaluations": values}
-    return {part: len(members) for part, members in parts.items()} | figures
+    return {part: len(members) for part, members in parts.items()} | {"evaluations": values}
 
 
 def _describe_schedule(run: RankRun, schedule: Json | None) -> list[str]:
@@ -335,10 +319,7 @@ def _describe_schedule(run: RankRun, schedule: Json | None) -> list[str]:
         text += f", with evaluations of {', '.join(texts)}"
     if run.trainer.current_epoch <= exact.phases.last < settings.max_epochs:
         text += f"; training ended before the {exact.kind} finish"
-    if not schedule["gradients"]:
-        return [text, f"the gradient was not compared with the exact one, because {schedule['unmeasured']}"]
-    epoch, cosine, ratio = schedule["gradients"][-1]
-    return [text, f"in epoch {epoch}, the gradient had cosine {cosine:.3f} and norm ratio {ratio:.3f} to the exact one"]
+    return [text]
 
 
 def _decision(classes: Classes) -> str | None:

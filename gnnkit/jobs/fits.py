@@ -17,7 +17,7 @@ from gnnkit.jobs import models
 from gnnkit.jobs.models import ModelSource, dense_readers
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.outputs import check_layers
-from gnnkit.launch.phases import say
+from gnnkit.launch.progress import say
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.sampler import Fanouts, Sampler
 from gnnkit.strategy import (
@@ -157,126 +157,6 @@ def _dense_readers(parts: Parts) -> list[str]:
     return dense_readers(parts.settings, parts.source, parts.strategy)
 
 
-_TRAINER = Topic(
-    lambda s, p: True,
-    {
-        "trainer.monitor={s.trainer.monitor} needs workers that step together, unlike sync={s.sync.name}: "
-        "choose {p.task.progress}": lambda s, p: s.trainer.monitor == LOSS and not p.sync.lockstep,
-        "trainer.checkpoint_every_minutes={s.trainer.checkpoint_every_minutes}: trainer.checkpoint=false saves none: "
-        "leave one of them out": lambda s, p: s.trainer.checkpoint_every_minutes and not s.trainer.checkpoint,
-        "trainer.checkpoint_every_minutes={s.trainer.checkpoint_every_minutes} needs workers that step together, "
-        "unlike sync={s.sync.name}: use trainer.checkpoint_every": lambda s, p: (
-            s.trainer.checkpoint_every_minutes and not p.sync.lockstep
-        ),
-        "trainer.clip_norm={s.trainer.clip_norm}: with sync={s.sync.name} servers step, each with some of the "
-        "parameters: use sync=all_reduce, or leave the key out": lambda s, p: (
-            s.trainer.clip_norm is not None and not p.sync.steps_here
-        ),
-    },
-)
-_STRATEGY = Topic(
-    lambda s, p: True,
-    {
-        "sampler={s.sampler.name}: strategy={s.strategy.name} does not sample: remove the sampler": lambda s, p: (
-            s.sampler is not None and not p.strategy.reads.sampler
-        ),
-        "partition.grid={s.partition.grid}: strategy={s.strategy.name} has no process grid: use 1d": lambda s, p: (
-            s.partition.grid != "1d" and p.strategy.reads.along_nodes
-        ),
-        "order={s.order.name}: strategy={s.strategy.name} keeps no full-graph rows: remove order": lambda s, p: (
-            s.order.name not in USUAL_ORDERS and not p.strategy.reads.all_edges
-        ),
-        "{keys[0]}: {keys[1]} averages models, which needs workers that step together: use "
-        "sync.mode=sync": lambda s, p: s.workers > 1 and p.strategy.steps.drift and not p.sync.lockstep,
-        "model={p.source.name} distinguishes edge types, and strategy={s.strategy.name} "
-        "{lacks[Relations]}": lambda s, p: p.source.reads_relations and p.strategy.lacks(Relations),
-        "sampler={s.sampler.name} does not draw by relation, as model={p.source.name} needs: use sampler=neighbor, "
-        "weighted, labor, balanced or full": lambda s, p: (
-            p.sampler is not None and p.source.reads_relations and not p.sampler.by_relation
-        ),
-        "sampler.fanouts={p.sampler.fanouts}: model={p.source.name} reads no relations: use one list of fanouts, or a model "
-        "such as rgcn": lambda s, p: (
-            p.sampler is not None and not p.source.reads_relations and getattr(p.sampler.fanouts, "by_relation", None)
-        ),
-    },
-)
-_TYPES = Topic(
-    lambda s, p: s.types == "ignore",
-    {
-        "types=ignore: model={p.source.name} reads edge types: remove the key": lambda s, p: p.source.reads_relations,
-        "types=ignore: job={s.job.name} reads types as in training: remove the key": lambda s, p: (
-            s.job.reads_checkpoint
-        ),
-    },
-)
-_PROGRAM = Topic(
-    lambda s, p: not p.source.trains,
-    {
-        "job={s.job.name}: model={p.source.name} is iterated, and has no trained parameters": lambda s, p: (
-            s.job.reads_checkpoint
-        ),
-        "strategy={s.strategy.name}: model={s.model.name} is a program over all edges, which needs "
-        "strategy=vertex_centric, strategy.local_iterations=1 and exchange=exact": lambda s, p: (
-            not p.strategy.reads.all_edges or p.strategy.on_one_rank(s.workers, None) is None
-        ),
-        "task={s.task.name}: model={s.model.name} is a program, which is not trained: remove the task": lambda s, p: (
-            s.task.name != DEFAULT_TASK
-        ),
-        "trainer.resume={s.trainer.resume}: programs have no checkpoints": lambda s, p: s.trainer.resume,
-        "sync.servers={s.servers}: programs have no gradients: remove the key": lambda s, p: s.servers,
-        "{s.companions[0]}: model={p.source.name} is iterated, not trained: remove it": lambda s, p: s.companions,
-        "inputs={s.inputs}: model={p.source.name} is iterated, not trained: remove the key": lambda s, p: (
-            s.inputs != "features"
-        ),
-    },
-)
-_ACCUMULATE = Topic(
-    lambda s, p: s.trainer.accumulate > 1 and p.source.trains,
-    {
-        "trainer.accumulate={s.trainer.accumulate}: strategy={s.strategy.name} has one batch per epoch: use "
-        "trainer.accumulate=1": lambda s, p: p.strategy.reads.all_edges,
-        "trainer.accumulate={s.trainer.accumulate}: strategy={s.strategy.name} with these options takes local steps "
-        "between batches: use trainer.accumulate=1": lambda s, p: (
-            p.strategy.steps.drift or p.strategy.steps.keep_state or not p.strategy.steps.only_synchronise
-        ),
-        "trainer.accumulate={s.trainer.accumulate}: sync={s.sync.name} with these options has ranks that do not "
-        "step together: use trainer.accumulate=1": lambda s, p: not p.sync.lockstep or p.sync.on_lost == "continue",
-        "trainer.accumulate={s.trainer.accumulate}: inputs=learned updates the rows of each batch: use "
-        "trainer.accumulate=1": lambda s, p: s.embedding is not None,
-    },
-)
-_WRITE = Topic(
-    lambda s, p: p.source.trains,
-    {
-        "job={s.job.name}: task={s.task.name} predicts held-out edges: write=[logits] gives the rows of all "
-        "nodes, and job=test scores the edges": lambda s, p: (
-            not s.job.needs_labels
-            and "predictions" in s.write
-            and p.task.hides_edges
-            and not getattr(p.task, "list_length", 0)
-        ),
-        "write={written}: vectors need task=link_prediction with task.decoder=dot, whose score is their dot product: "
-        "remove them": lambda s, p: "vectors" in s.write and getattr(p.task, "decoder", None) != "dot",
-        "write={written}: task={s.task.name} has no probabilities: remove them": lambda s, p: (
-            "probabilities" in s.write and type(p.task).probabilities is Task.probabilities
-        ),
-    },
-)
-_SPARSE_ROWS = Topic(
-    lambda s, p: s.input_rows == "sparse",
-    {
-        "input_rows=sparse: {dense[0]} reads dense rows: use input_rows=auto": lambda s, p: _dense_readers(p),
-    },
-)
-_ROUNDED_ROWS = Topic(
-    lambda s, p: s.features.dtype != "as_is",
-    {
-        "features.dtype={s.features.dtype}: input_rows=sparse keeps sparse rows, and only dense rows are rounded: "
-        "leave one of the keys out": lambda s, p: s.input_rows == "sparse",
-        "features.dtype={s.features.dtype}: sampler={s.sampler.name} with these options compares features of all nodes "
-        "while it draws: leave features.dtype out": lambda s, p: p.sampler is not None and p.sampler.reads_features,
-    },
-)
 _PLACE = Topic(
     lambda s, p: s.features.place != "auto" or s.features.cache is not None,
     {
@@ -315,143 +195,245 @@ def may_stay(parts: Parts) -> bool:
     return not any(holds(settings, parts) for holds in _PLACE.conflicts.values())
 
 
-_LEARNED_ROWS = Topic(
-    lambda s, p: s.inputs == "learned",
-    {
-        "inputs=learned: job=plan counts no gradients of input rows: plan with inputs=features or inputs=degree": lambda s, p: (
-            s.job.reads_plan
-        ),
-        "inputs=learned: strategy={s.strategy.name} {lacks[LearnedInputs]}": lambda s, p: p.strategy.lacks(
-            LearnedInputs
-        ),
-        "inputs=learned: sync={s.sync.name} with these options does not make one step from the exact gradient of "
-        "all workers, which learned rows need: use sync=all_reduce or sync=leader": lambda s, p: (
-            not (p.sync.exact and p.sync.lockstep and p.sync.collective)
-        ),
-        "inputs=learned: the rows of a lost worker would be lost too: use sync.on_lost=stop": lambda s, p: (
-            p.sync.on_lost == "continue"
-        ),
-    },
-)
-_LABEL_INPUTS = Topic(
-    lambda s, p: s.label_inputs is not None,
-    {
-        "label_inputs={s.label_inputs}: model={p.source.name} is iterated, not trained: remove the key": lambda s, p: (
-            not p.source.trains
-        ),
-        "label_inputs={s.label_inputs}: task={s.task.name} has no classes to encode: use "
-        "task=node_classification, or remove the key": lambda s, p: (
-            not (p.task.labels_nodes and getattr(p.task, "exclusive", False))
-        ),
-        "label_inputs={s.label_inputs}: strategy={s.strategy.name} {lacks[LearnedInputs]}": lambda s, p: (
-            p.strategy.lacks(LearnedInputs)
-        ),
-        "label_inputs={s.label_inputs}: workers count the predicted nodes of each step together, unlike "
-        "sync={s.sync.name} with these options: use sync=all_reduce": lambda s, p: (
-            not p.sync.lockstep or p.sync.on_lost == "continue"
-        ),
-        "label_inputs={s.label_inputs}: trainer.accumulate={s.trainer.accumulate} counts rows before labels are hidden: "
-        "use trainer.accumulate=1": lambda s, p: s.trainer.accumulate > 1,
-    },
-)
-_TIME = Topic(
-    lambda s, p: p.sampler is not None and p.sampler.time != "none",
-    {
-        "sampler.time={p.sampler.time}: strategy={s.strategy.name} {lacks[ByTime]}": lambda s, p: p.strategy.lacks(
-            ByTime
-        ),
-        "sampler.time={p.sampler.time}: write={written} needs outputs of nodes, and task={s.task.name} has those of pairs "
-        "at their times: use write=[predictions]": lambda s, p: p.task.timed & set(s.write),
-        "sampler.time={p.sampler.time}: inputs={s.inputs} reads rows that later edges change: use inputs=features": (
-            lambda s, p: s.inputs != "features"
-        ),
-        "sampler.time={p.sampler.time}: features.degree=true counts edges of all times: remove the key": lambda s, p: (
-            s.features.degree
-        ),
-        "sampler.time={p.sampler.time}: label_inputs={s.label_inputs} shows labels of later nodes: remove the key": (
-            lambda s, p: s.label_inputs is not None
-        ),
-    },
-)
-_AGES = Topic(
-    lambda s, p: getattr(p.model, "reads_edge_age", False),
-    {
-        "model={p.source.name} reads edge times, and batches are not sampled by time: use sampler.time=strict "
-        "and strategy=individual_sample": lambda s, p: p.sampler is None or p.sampler.time == "none",
-    },
-)
-_COLUMNS = Topic(
-    lambda s, p: getattr(p.model, "compares_columns", False),
-    {
-        "features.scale=row: model={p.source.name} compares a column between rows, which would be divided by their sums: "
-        "remove the key": lambda s, p: s.features.scale == "row",
-    },
-)
-_DEGREE = Topic(
-    lambda s, p: s.features.degree,
-    {
-        "features.degree=true: task={s.task.name} hides edges, which degrees would count: remove the key": lambda s, p: (
-            p.task.hides_edges
-        ),
-    },
-)
-_LOST_WORKERS = Topic(
-    lambda s, p: s.job.trains and p.source.trains and p.sync.on_lost == "continue",
-    {
-        "sync.on_lost=continue: workers fetch rows from each other, so each step needs every worker: use "
-        "strategy.topology=shared with strategy.features=shared, or sync.on_lost=stop": lambda s, p: (
-            p.strategy.reads.sampler and p.strategy.reads.from_owners
-        ),
-        "sync.on_lost=continue: strategy={s.strategy.name} exchanges rows between workers, so each step needs "
-        "every worker: choose strategy=individual_sample, strategy=preset_workload or sync.on_lost=stop": lambda s, p: (
-            not p.strategy.reads.graph or p.strategy.steps.exchange
-        ),
-        "sync.on_lost=continue: model={p.source.name} reads one edge_index, and is evaluated by all workers together: "
-        "use sync.on_lost=stop": lambda s, p: isinstance(p.model, EdgeIndexModel),
-        "sync.on_lost=continue: task={s.task.name} measures with rows of all workers, so each evaluation needs "
-        "every worker: choose a task about nodes or sync.on_lost=stop": lambda s, p: p.task.pairs,
-        "sync.on_lost=continue: with comm={s.comm.name} all workers are one process and end together: choose "
-        "comm=gloo": lambda s, p: s.comm.load().in_threads,
-        "sync.on_lost=continue: a lost worker could not write its columns: use write_by=rows": lambda s, p: (
-            s.write_by == "columns"
-        ),
-        "sync.on_lost=continue: torchrun ends all workers when one is lost: run `gnnkit` without torchrun": lambda s, p: (
-            s.started is not None and s.started.by_torchrun
-        ),
-    },
-)
-_RESTARTS = Topic(
-    lambda s, p: s.restarts > 0,
-    {
-        "restarts={s.restarts}: gnnkit cannot restart ranks that were started externally: remove the "
-        "key, and let torchrun restart them with --max-restarts={s.restarts}, output=FOLDER on_exists=resume": lambda s, p: (
-            s.started is not None
-        ),
-        "restarts={s.restarts}: launcher={s.launcher.name} starts no process that could be restarted: remove the key": lambda s, p: (
-            s.is_inline
-        ),
-        "restarts={s.restarts}: sync.on_lost=continue continues without a worker that fails: use sync.on_lost=stop": lambda s, p: (
-            p.sync.on_lost == "continue"
-        ),
-        "restarts={s.restarts}: a restart would discard the trace of profile=true: remove it": lambda s, p: s.profile,
-    },
-)
 TOPICS = (
-    _TRAINER,
-    _PROGRAM,
-    _STRATEGY,
-    _TYPES,
-    _WRITE,
-    _ACCUMULATE,
-    _SPARSE_ROWS,
-    _ROUNDED_ROWS,
+    Topic(
+        lambda s, p: True,
+        {
+            "trainer.monitor={s.trainer.monitor} needs workers that step together, unlike sync={s.sync.name}: "
+            "choose {p.task.progress}": lambda s, p: s.trainer.monitor == LOSS and not p.sync.lockstep,
+            "trainer.checkpoint_every_minutes={s.trainer.checkpoint_every_minutes}: trainer.checkpoint=false saves none: "
+            "leave one of them out": lambda s, p: s.trainer.checkpoint_every_minutes and not s.trainer.checkpoint,
+            "trainer.checkpoint_every_minutes={s.trainer.checkpoint_every_minutes} needs workers that step together, "
+            "unlike sync={s.sync.name}: use trainer.checkpoint_every": lambda s, p: (
+                s.trainer.checkpoint_every_minutes and not p.sync.lockstep
+            ),
+            "trainer.clip_norm={s.trainer.clip_norm}: with sync={s.sync.name} servers step, each with some of the "
+            "parameters: use sync=all_reduce, or leave the key out": lambda s, p: (
+                s.trainer.clip_norm is not None and not p.sync.steps_here
+            ),
+        },
+    ),
+    Topic(
+        lambda s, p: not p.source.trains,
+        {
+            "job={s.job.name}: model={p.source.name} is iterated, and has no trained parameters": lambda s, p: (
+                s.job.reads_checkpoint
+            ),
+            "strategy={s.strategy.name}: model={s.model.name} is a program over all edges, which needs "
+            "strategy=vertex_centric, strategy.local_iterations=1 and exchange=exact": lambda s, p: (
+                not p.strategy.reads.all_edges or p.strategy.on_one_rank(s.workers, None) is None
+            ),
+            "task={s.task.name}: model={s.model.name} is a program, which is not trained: remove the task": lambda s, p: (
+                s.task.name != DEFAULT_TASK
+            ),
+            "trainer.resume={s.trainer.resume}: programs have no checkpoints": lambda s, p: s.trainer.resume,
+            "sync.servers={s.servers}: programs have no gradients: remove the key": lambda s, p: s.servers,
+            "{s.companions[0]}: model={p.source.name} is iterated, not trained: remove it": lambda s, p: s.companions,
+            "inputs={s.inputs}: model={p.source.name} is iterated, not trained: remove the key": lambda s, p: (
+                s.inputs != "features"
+            ),
+        },
+    ),
+    Topic(
+        lambda s, p: True,
+        {
+            "sampler={s.sampler.name}: strategy={s.strategy.name} does not sample: remove the sampler": lambda s, p: (
+                s.sampler is not None and not p.strategy.reads.sampler
+            ),
+            "partition.grid={s.partition.grid}: strategy={s.strategy.name} has no process grid: use 1d": lambda s, p: (
+                s.partition.grid != "1d" and p.strategy.reads.along_nodes
+            ),
+            "order={s.order.name}: strategy={s.strategy.name} keeps no full-graph rows: remove order": lambda s, p: (
+                s.order.name not in USUAL_ORDERS and not p.strategy.reads.all_edges
+            ),
+            "{keys[0]}: {keys[1]} averages models, which needs workers that step together: use "
+            "sync.mode=sync": lambda s, p: s.workers > 1 and p.strategy.steps.drift and not p.sync.lockstep,
+            "model={p.source.name} distinguishes edge types, and strategy={s.strategy.name} "
+            "{lacks[Relations]}": lambda s, p: p.source.reads_relations and p.strategy.lacks(Relations),
+            "sampler={s.sampler.name} does not draw by relation, as model={p.source.name} needs: use sampler=neighbor, "
+            "weighted, labor, balanced or full": lambda s, p: (
+                p.sampler is not None and p.source.reads_relations and not p.sampler.by_relation
+            ),
+            "sampler.fanouts={p.sampler.fanouts}: model={p.source.name} reads no relations: use one list of fanouts, or a model "
+            "such as rgcn": lambda s, p: (
+                p.sampler is not None
+                and not p.source.reads_relations
+                and getattr(p.sampler.fanouts, "by_relation", None)
+            ),
+        },
+    ),
+    Topic(
+        lambda s, p: s.types == "ignore",
+        {
+            "types=ignore: model={p.source.name} reads edge types: remove the key": lambda s, p: (
+                p.source.reads_relations
+            ),
+            "types=ignore: job={s.job.name} reads types as in training: remove the key": lambda s, p: (
+                s.job.reads_checkpoint
+            ),
+        },
+    ),
+    Topic(
+        lambda s, p: p.source.trains,
+        {
+            "job={s.job.name}: task={s.task.name} predicts held-out edges: write=[logits] gives the rows of all "
+            "nodes, and job=test scores the edges": lambda s, p: (
+                not s.job.needs_labels
+                and "predictions" in s.write
+                and p.task.hides_edges
+                and not getattr(p.task, "list_length", 0)
+            ),
+            "write={written}: vectors need task=link_prediction with task.decoder=dot, whose score is their dot product: "
+            "remove them": lambda s, p: "vectors" in s.write and getattr(p.task, "decoder", None) != "dot",
+            "write={written}: task={s.task.name} has no probabilities: remove them": lambda s, p: (
+                "probabilities" in s.write and type(p.task).probabilities is Task.probabilities
+            ),
+        },
+    ),
+    Topic(
+        lambda s, p: s.trainer.accumulate > 1 and p.source.trains,
+        {
+            "trainer.accumulate={s.trainer.accumulate}: strategy={s.strategy.name} has one batch per epoch: use "
+            "trainer.accumulate=1": lambda s, p: p.strategy.reads.all_edges,
+            "trainer.accumulate={s.trainer.accumulate}: strategy={s.strategy.name} with these options takes local steps "
+            "between batches: use trainer.accumulate=1": lambda s, p: (
+                p.strategy.steps.drift or p.strategy.steps.keep_state or not p.strategy.steps.only_synchronise
+            ),
+            "trainer.accumulate={s.trainer.accumulate}: sync={s.sync.name} with these options has ranks that do not "
+            "step together: use trainer.accumulate=1": lambda s, p: not p.sync.lockstep or p.sync.on_lost == "continue",
+            "trainer.accumulate={s.trainer.accumulate}: inputs=learned updates the rows of each batch: use "
+            "trainer.accumulate=1": lambda s, p: s.embedding is not None,
+        },
+    ),
+    Topic(
+        lambda s, p: s.input_rows == "sparse",
+        {
+            "input_rows=sparse: {dense[0]} reads dense rows: use input_rows=auto": lambda s, p: _dense_readers(p),
+        },
+    ),
+    Topic(
+        lambda s, p: s.features.dtype != "as_is",
+        {
+            "features.dtype={s.features.dtype}: input_rows=sparse keeps sparse rows, and only dense rows are rounded: "
+            "leave one of the keys out": lambda s, p: s.input_rows == "sparse",
+            "features.dtype={s.features.dtype}: sampler={s.sampler.name} with these options compares features of all nodes "
+            "while it draws: leave features.dtype out": lambda s, p: p.sampler is not None and p.sampler.reads_features,
+        },
+    ),
     _PLACE,
-    _LEARNED_ROWS,
-    _LABEL_INPUTS,
-    _TIME,
-    _AGES,
-    _COLUMNS,
-    _DEGREE,
-    _LOST_WORKERS,
-    _RESTARTS,
+    Topic(
+        lambda s, p: s.inputs == "learned",
+        {
+            "inputs=learned: job=plan counts no gradients of input rows: plan with inputs=features or inputs=degree": lambda s, p: (
+                s.job.reads_plan
+            ),
+            "inputs=learned: strategy={s.strategy.name} {lacks[LearnedInputs]}": lambda s, p: p.strategy.lacks(
+                LearnedInputs
+            ),
+            "inputs=learned: sync={s.sync.name} with these options does not make one step from the exact gradient of "
+            "all workers, which learned rows need: use sync=all_reduce or sync=leader": lambda s, p: (
+                not (p.sync.exact and p.sync.lockstep and p.sync.collective)
+            ),
+            "inputs=learned: the rows of a lost worker would be lost too: use sync.on_lost=stop": lambda s, p: (
+                p.sync.on_lost == "continue"
+            ),
+        },
+    ),
+    Topic(
+        lambda s, p: s.label_inputs is not None,
+        {
+            "label_inputs={s.label_inputs}: model={p.source.name} is iterated, not trained: remove the key": lambda s, p: (
+                not p.source.trains
+            ),
+            "label_inputs={s.label_inputs}: task={s.task.name} has no classes to encode: use "
+            "task=node_classification, or remove the key": lambda s, p: (
+                not (p.task.labels_nodes and getattr(p.task, "exclusive", False))
+            ),
+            "label_inputs={s.label_inputs}: strategy={s.strategy.name} {lacks[LearnedInputs]}": lambda s, p: (
+                p.strategy.lacks(LearnedInputs)
+            ),
+            "label_inputs={s.label_inputs}: workers count the predicted nodes of each step together, unlike "
+            "sync={s.sync.name} with these options: use sync=all_reduce": lambda s, p: (
+                not p.sync.lockstep or p.sync.on_lost == "continue"
+            ),
+            "label_inputs={s.label_inputs}: trainer.accumulate={s.trainer.accumulate} counts rows before labels are hidden: "
+            "use trainer.accumulate=1": lambda s, p: s.trainer.accumulate > 1,
+        },
+    ),
+    Topic(
+        lambda s, p: p.sampler is not None and p.sampler.time != "none",
+        {
+            "sampler.time={p.sampler.time}: strategy={s.strategy.name} {lacks[ByTime]}": lambda s, p: p.strategy.lacks(
+                ByTime
+            ),
+            "sampler.time={p.sampler.time}: write={written} needs outputs of nodes, and task={s.task.name} has those of pairs "
+            "at their times: use write=[predictions]": lambda s, p: p.task.timed & set(s.write),
+            "sampler.time={p.sampler.time}: inputs={s.inputs} reads rows that later edges change: use inputs=features": (
+                lambda s, p: s.inputs != "features"
+            ),
+            "sampler.time={p.sampler.time}: features.degree=true counts edges of all times: remove the key": lambda s, p: (
+                s.features.degree
+            ),
+            "sampler.time={p.sampler.time}: label_inputs={s.label_inputs} shows labels of later nodes: remove the key": (
+                lambda s, p: s.label_inputs is not None
+            ),
+        },
+    ),
+    Topic(
+        lambda s, p: True,
+        {
+            "model={p.source.name} reads edge times, and batches are not sampled by time: use sampler.time=strict "
+            "and strategy=individual_sample": lambda s, p: (
+                getattr(p.model, "reads_edge_age", False) and (p.sampler is None or p.sampler.time == "none")
+            ),
+            "features.scale=row: model={p.source.name} compares a column between rows, which would be divided by their sums: "
+            "remove the key": lambda s, p: s.features.scale == "row" and getattr(p.model, "compares_columns", False),
+            "features.degree=true: task={s.task.name} hides edges, which degrees would count: remove the key": lambda s, p: (
+                s.features.degree and p.task.hides_edges
+            ),
+        },
+    ),
+    Topic(
+        lambda s, p: s.job.trains and p.source.trains and p.sync.on_lost == "continue",
+        {
+            "sync.on_lost=continue: workers fetch rows from each other, so each step needs every worker: use "
+            "strategy.topology=shared with strategy.features=shared, or sync.on_lost=stop": lambda s, p: (
+                p.strategy.reads.sampler and p.strategy.reads.from_owners
+            ),
+            "sync.on_lost=continue: strategy={s.strategy.name} exchanges rows between workers, so each step needs "
+            "every worker: choose strategy=individual_sample, strategy=preset_workload or sync.on_lost=stop": lambda s, p: (
+                not p.strategy.reads.graph or p.strategy.steps.exchange
+            ),
+            "sync.on_lost=continue: model={p.source.name} reads one edge_index, and is evaluated by all workers together: "
+            "use sync.on_lost=stop": lambda s, p: isinstance(p.model, EdgeIndexModel),
+            "sync.on_lost=continue: task={s.task.name} measures with rows of all workers, so each evaluation needs "
+            "every worker: choose a task about nodes or sync.on_lost=stop": lambda s, p: p.task.pairs,
+            "sync.on_lost=continue: with comm={s.comm.name} all workers are one process and end together: choose "
+            "comm=gloo": lambda s, p: s.comm.load().in_threads,
+            "sync.on_lost=continue: a lost worker could not write its columns: use write_by=rows": lambda s, p: (
+                s.write_by == "columns"
+            ),
+            "sync.on_lost=continue: torchrun ends all workers when one is lost: run `gnnkit` without torchrun": lambda s, p: (
+                s.started is not None and s.started.by_torchrun
+            ),
+        },
+    ),
+    Topic(
+        lambda s, p: s.restarts > 0,
+        {
+            "restarts={s.restarts}: gnnkit cannot restart ranks that were started externally: remove the "
+            "key, and let torchrun restart them with --max-restarts={s.restarts}, output=FOLDER on_exists=resume": lambda s, p: (
+                s.started is not None
+            ),
+            "restarts={s.restarts}: launcher={s.launcher.name} starts no process that could be restarted: remove the key": lambda s, p: (
+                s.is_inline
+            ),
+            "restarts={s.restarts}: sync.on_lost=continue continues without a worker that fails: use sync.on_lost=stop": lambda s, p: (
+                p.sync.on_lost == "continue"
+            ),
+            "restarts={s.restarts}: a restart would discard the trace of profile=true: remove it": lambda s, p: (
+                s.profile
+            ),
+        },
+    ),
 )

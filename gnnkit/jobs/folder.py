@@ -1,83 +1,144 @@
-"""The run folder: a new one, or an earlier run's according to `on_exists`."""
+"""The run folder: a new one or an earlier run's, its lock, and its copy at a URL."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import fnmatch
 import os
 import re
 import shlex
+import socket
 import sys
 import time
+import typing
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from gnnkit.config import RECORD, key_of
 from gnnkit.config.settings import Settings, in_ipython
-from gnnkit.config.settings.values import UPLOADED
-from gnnkit.errors import Interrupted, UserError
-from gnnkit.jobs.lock import NAME as LOCK
-from gnnkit.jobs.lock import locked
+from gnnkit.config.settings.fields import UPLOADED
+from gnnkit.errors import Interrupted, UserError, of_disk
 from gnnkit.jobs.order import CONFIG_FILE, Order, redact_override, write_configuration, write_record
-from gnnkit.launch.phases import say
+from gnnkit.launch.progress import say
 from gnnkit.launch.signals import if_forced
 from gnnkit.partition.store.manifest import FILE as STORE
-from gnnkit.result.folder import INPUTS, LABELS, TOP, VECTORS, WORDS, WORK
+from gnnkit.plugins import load, names, unknown_plugin
+from gnnkit.result.result import INPUTS, PREPARED, WORK
 from gnnkit.utils.ranges import local_path
-from gnnkit.utils.storage import naming, of_disk
+from gnnkit.utils.redaction import without_credentials
+from gnnkit.utils.storage import naming
+
+LOCK = ".lock"  # present while a process writes
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # raised by some network file systems
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Creates a folder and locks it for this process and its forks.
+
+    The operating system releases the lock when they end, even after a crash. If another
+    process holds the lock, raises a `UserError` with its process id.
+    """
+    path = folder / LOCK
+    descriptor = _open_locked(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing alone would leave the lock to forked processes
+        os.close(descriptor)
+
+
+def _open_locked(path: Path) -> int:
+    """Opens and locks the file. Returns the file descriptor."""
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = _open(path)
+        except OSError as error:
+            raise UserError(
+                f"cannot make the run folder {path.parent}: {error.strerror}: set output=FOLDER to a writable folder"
+            ) from error
+        if descriptor is None:
+            continue
+        _lock(descriptor, path)
+        if _is_at(path, descriptor):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            return descriptor
+        os.close(descriptor)  # the previous holder has just removed this file
+
+
+def _open(path: Path) -> int | None:
+    """Opens the file. Returns None if another process has just removed its folder."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError:
+        if path.parent.is_dir():
+            raise
+        return None
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Locks an open file. Raises `UserError` with the current holder."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _WITHOUT_LOCKS:
+            say(
+                f"{path.parent}: the file system has no locks, so another run can write to this folder at the same time"
+            )
+            return
+        holder = os.read(descriptor, 200).decode(errors="replace") or "another process"
+        os.close(descriptor)
+        raise UserError(
+            f"cannot use the run folder {path.parent}: {holder} is writing there: wait until it ends, or choose another "
+            "folder"
+        ) from error
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Returns whether the open file still has this path."""
+    with suppress(OSError):
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    return False
+
+
+_OTHERS = 0o077  # permissions of group and others
+
+
+@contextmanager
+def apply_permissions(permissions: str) -> Iterator[None]:
+    """Creates folders as 0700 and files as 0600 under `permissions=private`.
+
+    Under `shared`, the user's umask applies. The umask is a process setting, so it also
+    applies to child processes and other threads.
+    """
+    if permissions == "shared":
+        yield
+        return
+    before = os.umask(_OTHERS)
+    os.umask(before | _OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
 
 EARLIER = "earlier"  # prefix of numbered folders with the files that a resumed run has moved away
 _CONFIG, _CHECKPOINT, _STEPS = CONFIG_FILE, "checkpoints/last.json", "workers.jsonl"
 _CHECKPOINTS = "checkpoints/last*.json"  # the newest and its predecessors
 _KEPT = (INPUTS, "checkpoints/", "tensorboard/", "wandb/", "mlflow/")  # continued by a resumed run
-_TABLES = ("predictions", "values", "logits", "probabilities", "embeddings", "explained_*")
-# All files that a run writes. A test compares the list with a run that writes
-# everything.
-WRITTEN = (
-    STORE,  # first, because a store is invalid without its manifest
-    _CONFIG,
-    "result.json",
-    "results.json",  # this and the next one: written by comparisons
-    "results.csv",
-    "*.safetensors",
-    *(f"{name}.{suffix}" for name in _TABLES for suffix in ("npy", "parquet", "csv")),
-    "node_ids.npy",
-    "embedding.npy",
-    TOP,
-    f"{VECTORS}/*.npy",
-    WORDS,
-    "classes.json",
-    INPUTS,
-    LABELS,
-    "coordination.json",
-    _STEPS,
-    "epochs.jsonl",
-    "partition.json",
-    "trace.json",
-    "failure-*.txt",
-    "report.html",
-    "figures/*.svg",
-    "figures/*.png",  # written by earlier versions
-    f"{RECORD}/*.yaml",
-    "checkpoints/last*",
-    "checkpoints/.writer-*/*",
-    "csv/*.csv",
-    "csv/hparams.yaml",
-    "tensorboard/events.*",
-    "tensorboard/hparams.yaml",
-    "wandb/**/*",
-    "mlflow/**/*",
-    "partition/**/*.npy",
-    "partition/**/meta.json",
-    "parts/**/*.npy",
-    "parts/**/meta.json",
-    f"{WORK}/**/*.npy",
-    f"{WORK}/**/*.json",
-    f"{WORK}/**/*.records",
-    f"{WORK}/**/*.read",
-    "prepared/**/*.npy",
-    "prepared/**/meta.json",
-)
+# Patterns of all files that a run writes. A test compares the list with a run that
+# writes everything.
+_LINES = Path(__file__).with_name("written.txt").read_text(encoding="utf-8").splitlines()
+WRITTEN = tuple(line.partition("  #")[0] for line in _LINES if line[0] != "#")
 
 
 def named(order: Order) -> Path:
@@ -367,3 +428,89 @@ def _remove_empty(folder: Path, paths: Sequence[Path]) -> None:
     for folder_path in sorted(folders, key=lambda path: -len(path.parts)):
         if not any(folder_path.iterdir()):
             folder_path.rmdir()
+
+
+_PLUGIN = "fsspec"
+
+
+class FolderCopy(ABC):
+    """A copy of a run folder at a URL, made by the leader.
+
+    Errors are `UserError`s that begin with `upload=URL`, without credentials.
+    """
+
+    @abstractmethod
+    def __init__(self, url: str) -> None:
+        """Connects to the URL."""
+
+    @abstractmethod
+    def check(self, on_exists: str) -> None:
+        """Raises `UserError` before a job whose folder could not be copied.
+
+        Writes a test file, and rejects a URL with files that are not a run's. If
+        `on_exists` is "refuse", it also rejects a run or a checkpoint.
+        """
+
+    @abstractmethod
+    def fetch_checkpoint(self, folder: Path, *, alone: bool = True) -> None:
+        """Fetches the last checkpoint into a run folder without one.
+
+        Raises `UserError` if both have one, and the one at the URL is newer.
+
+        Args:
+            folder: The run folder.
+            alone: Whether no other process reads the folder at the same time. If false,
+                raises `UserError` instead of fetching. Default: true.
+        """
+
+    @abstractmethod
+    def put_checkpoints(self, folder: Path, writer: Path | None) -> None:
+        """Copies the checkpoints of a running job, the newest one last.
+
+        Args:
+            folder: The run folder.
+            writer: A folder that disappears when another process takes over the run.
+                Nothing is copied from then on.
+        """
+
+    @abstractmethod
+    def put_folder(self, folder: Path) -> None:
+        """Copies all `files_of` the run folder, and deletes an earlier run's files.
+
+        `store.json` and `result.json` are copied last, so that an interrupted copy has
+        neither.
+        """
+
+
+def copy_to(url: str) -> FolderCopy:
+    """Connects to the URL of `upload`. Raises `UserError` without a plugin."""
+    if _PLUGIN not in names("upload"):
+        raise unknown_plugin("upload", _PLUGIN, (), f"upload={without_credentials(url)}")
+    return typing.cast("FolderCopy", load("upload", _PLUGIN)(url))
+
+
+def copy_checkpoints(url: str, folder: Path, writer: Path | None) -> None:
+    """Copies the checkpoints of a run folder to a URL, or prints the error.
+
+    The run continues after an error, and the upload is retried with the next
+    checkpoint. Takes the arguments of `FolderCopy.put_checkpoints`.
+    """
+    try:
+        copy_to(url).put_checkpoints(folder, writer)
+    except UserError as error:
+        print(f"a checkpoint was not copied, the run continues: {error}", file=sys.stderr, flush=True)
+
+
+def files_of(folder: Path) -> list[str]:
+    """Lists the files of a run folder that are copied, as relative paths."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return [path.as_posix() for path in paths if path.parts[0] not in (LOCK, WORK, PREPARED)]
+
+
+def is_of_run(name: str) -> bool:
+    """Returns whether a run writes a file with this relative path."""
+    depth = len(PurePosixPath(name).parts)
+    return any(
+        fnmatch.fnmatchcase(name, pattern.replace("**/", "")) and ("**" in pattern or depth == pattern.count("/") + 1)
+        for pattern in WRITTEN
+    )

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +24,11 @@ from gnnkit.jobs.outputs import write_names, write_predictions, write_targets
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch.progress import progress
 from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
-from gnnkit.model.program import Nodes, Program
+from gnnkit.model.base import Nodes, Program
 from gnnkit.result.figures import merge
 from gnnkit.strategy import Worker
 from gnnkit.task import name_columns
+from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import Lines
 
 
@@ -59,7 +59,7 @@ class Outcome:
 Watch = Callable[[int, float, Sequence[StepState]], None]
 
 
-def run_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
+def run_program(job: RankJob, comm: Communicator) -> Json:
     """Iterates a program until it converges, and writes its values. Collective.
 
     Returns the figures. Only the leader writes.

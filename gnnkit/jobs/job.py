@@ -1,33 +1,44 @@
-"""The jobs' base classes: `Job`, `Run` with a run folder, and `OnRanks`."""
+"""The start of a job, the base classes `Job`, `Run` and `OnRanks`, and a run's page.
+
+Torch is imported only for jobs that need it, and Lightning only for training. Both are
+imported once before the ranks fork, and Lightning while the data are prepared.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import inspect
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from gnnkit import plugins
-from gnnkit.config import JobFacts
-from gnnkit.config.settings import AUTO, launcher_for, with_workers
+from gnnkit.config import EXPERIMENT, JobFacts, key_of, of_option
+from gnnkit.config.settings import AUTO, in_notebook, launcher_for, with_workers
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as run_folders
-from gnnkit.jobs.notebook import following, shows_bar
+from gnnkit.jobs.folder import apply_permissions, copy_to
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.pages import write_page
-from gnnkit.jobs.upload import copy_to
-from gnnkit.launch.allocator import without_garbage_collection
+from gnnkit.launch.environment import count_call
 from gnnkit.launch.launcher import RANKS
-from gnnkit.launch.phases import phase, say
+from gnnkit.launch.lean import without_garbage_collection
 from gnnkit.launch.processes import inline
+from gnnkit.launch.progress import begin, phase, say
 from gnnkit.result.result import Result
+from gnnkit.utils.ranges import one_line
 
 if TYPE_CHECKING:
+    from lightning.pytorch.callbacks import Callback
+
+    from gnnkit.config.settings import Choice
     from gnnkit.jobs.rank_job import RankWork
+    from gnnkit.leader.watch import Watch
     from gnnkit.prepare.facts import Needs
 
 
@@ -199,8 +210,7 @@ class Run(Job):
         if not fit:
             raise errors[0]
         first = next(iter(fit.values()))
-        candidates = replace(auto, counts=tuple(fit))
-        return replace(first, settings=replace(first.settings, auto_workers=candidates))
+        return replace(first, settings=replace(first.settings, auto_workers=replace(auto, counts=tuple(fit))))
 
     def _check_open(self, order: Order) -> Order:
         """Checks each strategy that `strategy=auto` may select.
@@ -287,42 +297,42 @@ class OnRanks(Run):
     def needs(self, order: Order) -> Needs:
         """Returns the data that the ranks read.
 
-        Override it to prepare less than training needs, or more. `order` must not
-        contain `auto`.
-
-        Args:
-            order: The request, after `decided`.
+        Override it to prepare less than training needs, or more. `order` is the request
+        after `decided`, without `auto`.
         """
         from gnnkit.jobs.fits import Parts, may_stay
         from gnnkit.jobs.models import reads_sparse
-        from gnnkit.model.padding import ordered_layer
-        from gnnkit.prepare.facts import Needs
+        from gnnkit.model.functions import ordered_layer
+        from gnnkit.prepare.facts import ModelNeeds, Needs
         from gnnkit.strategy import GatheredRows, JoinedLayers
 
         settings, source, parts = order.settings, order.source, Parts.of(order)
         strategy = settings.create_strategy()
+        reads_rows = settings.inputs == "features" and source.trains
+        model = ModelNeeds(
+            inputs=source.trains,
+            sparse=reads_sparse(settings, source, strategy),
+            relational=source.reads_relations,
+            inverse_edges=source.reads_relations
+            and source.holds_inverse(parts.model, in_batches=not strategy.reads.all_edges),
+            edge_order=getattr(parts.model, "edge_order", parts.model is None),
+            ordered_layer=ordered_layer(parts.model),
+            untyped_model=_find_untyped_model(order),
+        )
         return Needs(
             trains=source.trains and settings.job.needs_labels,
             graph=strategy.reads.graph and source.trains,
             reference=False,
             features=not strategy.reads.from_owners,
-            sparse=reads_sparse(settings, source, strategy),
             shard_edges=strategy.reads.graph
             and not strategy.lacks(JoinedLayers)
             and source.trains
             and source.reads_edge_index,
             owned_edges=strategy.reads.one_column or strategy.reads.from_owners,
             recut=any(hook.keeps_graph(strategy) for hook in parts.hooks),
-            inputs=source.trains,
-            reads_disk=not strategy.lacks(GatheredRows) and settings.inputs == "features" and source.trains,
+            rows=("fixed" if strategy.lacks(GatheredRows) else "gathered") if reads_rows else None,
             may_stay=may_stay(parts),
-            inverse_edges=source.reads_relations
-            and source.holds_inverse(parts.model, in_batches=not strategy.reads.all_edges),
-            edge_order=getattr(parts.model, "edge_order", parts.model is None),
-            ordered_layer=ordered_layer(parts.model),
-            untyped_model=_find_untyped_model(order),
-            relational=source.reads_relations,
-            rows_last=bool(strategy.lacks(GatheredRows)) and settings.inputs == "features" and source.trains,
+            model=model,
         )
 
     def work(self, order: Order) -> Result:
@@ -336,16 +346,85 @@ class OnRanks(Run):
             return run_ranks(find_work, self.needs(order), order, look)
 
 
+def write_page(folder: Path) -> None:
+    """Writes the page of a completed run. A failure is printed, and loses no result.
+
+    Args:
+        folder: The run folder, with `result.json`.
+    """
+    with as_a_warning():
+        report().write_page([folder], folder)
+
+
+def displays(watch: Watch) -> list[Callback]:
+    """Returns the terminal's display of training, if the package is installed."""
+    return [report().display(watch)] if is_installed() else []
+
+
+def is_installed() -> bool:
+    """Returns whether the package is installed, without importing it."""
+    return "report" in plugins.names("job")
+
+
+def report() -> Any:
+    """Returns the class of job=report."""
+    return plugins.load("job", "report")
+
+
+@contextlib.contextmanager
+def as_a_warning() -> Iterator[None]:
+    """Prints any error as one line, and continues."""
+    try:
+        yield
+    except Exception as error:
+        reason = one_line(f"{type(error).__name__}: {error}")
+        print(f"report.html is not written, the results are kept: {reason}", file=sys.stderr, flush=True)
+
+
+@without_garbage_collection()
+def shows_bar(order: Order) -> bool:
+    """Returns whether this process shows a bar instead of lines. Imports torch."""
+    settings = order.settings
+    trains = settings.job.trains and order.source.trains
+    return in_notebook() and trains and settings.trainer.progress_bar and is_installed()
+
+
+@contextlib.contextmanager
+def following(order: Order) -> Iterator[Callable[[], None]]:
+    """Yields a function to call a few times a second while the ranks work.
+
+    Args:
+        order: The request, with the run folder on the leader.
+    """
+    if not shows_bar(order):
+        yield lambda: None
+        return
+    bar = report().notebook_bar(order.settings, order.run_folder)
+    yield bar.look
+    bar.show()
+
+
 def _planner() -> Any:
     """Returns the module that resolves `auto` by `possible` and `decide`."""
     return plugins.load(plugins.PLANNER, "auto")
 
 
 def _find_untyped_model(order: Order) -> str | None:
-    """Returns the model's name if it will train and ignores node and edge types."""
+    """Returns the model's name if it will train and ignores node and edge types.
+
+    Raises `UserError` for a class of typed models that two widths do not make.
+    """
     settings, source = order.settings, order.source
     trains = not (settings.job.reads_checkpoint or settings.job.reads_plan)
-    return source.name if trains and settings.types == "read" and not source.reads_relations else None
+    if not trains or settings.types != "read" or source.reads_relations:
+        return None
+    forward = getattr(source.python_model, "forward", None)
+    if isinstance(source.python_model, type) and forward and "edge_index_dict" in inspect.signature(forward).parameters:
+        raise UserError(
+            f"model={source.name} is a class, which would be called with (in_features, num_classes), and its forward reads "
+            f"types: pass an instance, such as {source.name}(data.metadata(), ...)"
+        )
+    return source.name
 
 
 @without_garbage_collection()
@@ -359,3 +438,81 @@ def _publish(order: Order, result: Result) -> Result:
         write_page(order.run_folder)
     say(f"written to {order.run_folder}")
     return result
+
+
+_MODULES = ("numpy.ma", "numpy.random", "torch.utils.tensorboard", "gnnkit.jobs.train")
+
+
+def start(order: Order) -> Result:
+    """Does the job and prints the result. A run's folder holds `result.json`.
+
+    Returns the result on the leader. Other externally started ranks return one without
+    figures.
+    """
+    begin(silent=shows_bar(order))
+    if _implies_task(order):
+        order = replace(order, settings=replace(order.settings, implies_task=True))
+    job, rank = _job(order), order.settings.started
+    if rank is not None and rank.rank > 0 and not job.on_ranks:
+        say(f"rank {rank.rank}: job={job.name} runs on rank 0 only")
+        return Result(job.name, {})
+    _check_unread(order)
+    if job.on_ranks and rank is not None:
+        count_call()
+    with apply_permissions(order.settings.permissions):
+        return job.start(order)
+
+
+def _job(order: Order) -> Job:
+    return cast("type[Job]", order.settings.job)()
+
+
+def _implies_task(order: Order) -> bool:
+    """Returns whether the user has left the task of a new model at its default."""
+    settings, keys = order.settings, {*map(key_of, order.overrides)}
+    is_new = not settings.job.reads_checkpoint and settings.trainer.resume is None
+    return is_new and bool(keys) and not order.options and keys.isdisjoint(("task", EXPERIMENT))
+
+
+def check(order: Order) -> Order:
+    """Raises `UserError` if the job cannot do the order."""
+    _check_unread(order)
+    return _job(order).check(order)
+
+
+def _check_unread(order: Order) -> None:
+    """Checks the keys of plugins that the job may not read, such as `model.hidden`.
+
+    A job that trains, or reads a trained run, constructs these plugins itself.
+    """
+    settings = order.settings
+    if settings.job.trains or settings.job.reads_checkpoint:
+        return
+    if _is_configured(settings.model):
+        order.source.trial()
+    if settings.strategy.name != AUTO and _is_configured(settings.strategy):
+        settings.create_strategy()
+    for choice in (settings.task, settings.sync, settings.sampler):
+        if choice is not None and _is_configured(choice):
+            choice.create()
+
+
+def _is_configured(choice: Choice) -> bool:
+    """Returns whether a key of the plugin differs from its default."""
+    defaults = of_option(choice.kind, choice.name)
+    return any(key not in defaults or value != defaults[key] for key, value in choice.arguments.items())
+
+
+def preload(order: Order) -> None:
+    """Imports everything that the job's ranks import, before processes fork."""
+    _job(order).preload(order)
+
+
+def import_for_training() -> None:
+    """Imports the modules that training ranks need, once for all forked ranks."""
+    for name in _MODULES:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    if (files := sys.modules.get("lightning.fabric.utilities.cloud_io")) is not None:
+        # Lightning would import s3fs to learn that a local file is not in S3.
+        setattr(files, "module_available", sys.modules.__contains__)  # noqa: B010

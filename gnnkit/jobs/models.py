@@ -17,13 +17,10 @@ from gnnkit.comm import Communicator
 from gnnkit.config.settings import Choice, Settings
 from gnnkit.errors import UserError
 from gnnkit.graph.schema import Schema
-from gnnkit.model import parameters
-from gnnkit.model.adapt import adapted, reads_types
-from gnnkit.model.calls import calls
+from gnnkit.model.base import Program, as_trained, is_iterated
+from gnnkit.model.exactness import calls, check_parameters
 from gnnkit.model.hetero import HeteroModel
-from gnnkit.model.plain import as_trained
-from gnnkit.model.program import Program, is_iterated
-from gnnkit.model.unchanged import EdgeIndexModel
+from gnnkit.model.unchanged import EdgeIndexModel, adapted, reads_types
 from gnnkit.sampler import Sampler
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers, SparseRows
 from gnnkit.sync import GradientSync
@@ -90,7 +87,7 @@ def check_module(model: object) -> None:
         raise UserError(f"model={name} is wrapped by {wrapper}: pass the module itself")
 
 
-def _check_signature(make: Callable[..., Any]) -> None:
+def _check_signature(make: Callable[..., object]) -> None:
     """Raises `UserError` for a function that does not accept two widths."""
     try:
         inspect.signature(make).bind(1, 1)
@@ -218,6 +215,8 @@ class ModelSource:
             if task is not None:
                 task.size_head(widths.num_targets, widths.edge_width)
                 task.adopt(model)
+            if task is not None and self.python_model is not None:
+                task.expected = type(module).__name__, widths.num_classes
             if task is not None and (head := task.head()) is not None:
                 model.add_module(HEAD, head)
         if not isinstance(getattr(model, "num_layers", None), int):
@@ -225,7 +224,7 @@ class ModelSource:
                 f"model={type(model).__name__} needs an attribute num_layers, the number of adjacencies it reads, or a "
                 "forward(x, edge_index) as in PyG"
             )
-        parameters.check(module)
+        check_parameters(module)
         return model
 
     def calls(self, model: nn.Module, widths: Widths) -> list[str]:
@@ -234,7 +233,7 @@ class ModelSource:
             return calls(model, widths.in_features, widths.edge_width)
 
     @property
-    def _takes(self) -> Mapping[str, Any]:  # arguments of the constructor
+    def _takes(self) -> Mapping[str, object]:  # arguments of the constructor
         return inspect.signature(self.choice.load()).parameters
 
     def _make(self, widths: Widths, task: Task | None = None) -> nn.Module:
@@ -265,7 +264,7 @@ def fit(settings: Settings, strategy: ExecutionStrategy, sampler: Sampler | None
     ability = strategy.ability(JoinedLayers)
     if ability is not None and ability.by_owners and sampler is not None and sampler.redraw:
         raise UserError(
-            f"sampler.redraw=true: model={type(model).__name__} reads one edge_index in all layers, and owners draw for "
+            f"sampler.options.redraw=true: model={type(model).__name__} reads one edge_index in all layers, and owners draw for "
             f"strategy={settings.strategy.name}: remove the option, or use strategy=individual_sample"
         )
     # Unsampled batches have the edges within a share, and the edges into its seeds.

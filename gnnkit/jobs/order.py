@@ -99,18 +99,18 @@ class Order:
         return self.folder
 
 
-def redact_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def redact_config(config: Mapping[str, Any]) -> dict[str, object]:
     """Returns a configuration as plain data, without secrets."""
     plain: dict[str, Any] = _redact(config, secret_variables())
     return plain
 
 
-def to_yaml(config: Mapping[str, Any]) -> str:
+def to_yaml(config: Mapping[str, object]) -> str:
     """Formats a configuration as YAML with a comment for each key, without secrets."""
     return keys.annotate(redact_config(config))
 
 
-def plain_yaml(node: Mapping[str, Any] | Sequence[Any]) -> str:
+def plain_yaml(node: Mapping[str, object] | Sequence[object]) -> str:
     """Formats plain data as YAML, without comments or secrets."""
     import yaml
 
@@ -139,7 +139,7 @@ def command(overrides: Sequence[str], program: str = "gnnkit", options: Sequence
     return shlex.join([program, *options, *(_QUOTED.sub(r"=\1", redact_override(text)) for text in overrides)])
 
 
-def _redact(node: Any, secrets: Mapping[str, str]) -> Any:
+def _redact(node: object, secrets: Mapping[str, str]) -> Any:
     if isinstance(node, Mapping):
         return {
             key: _hidden(value, secrets) if value and is_secret(str(key), value) else _redact(value, secrets)
@@ -152,18 +152,18 @@ def _redact(node: Any, secrets: Mapping[str, str]) -> Any:
     return without_credentials(node if "${" in node else as_interpolation(node, secrets))
 
 
-def _hidden(value: Any, secrets: Mapping[str, str]) -> str:
+def _hidden(value: object, secrets: Mapping[str, str]) -> str:
     """Replaces a secret by its variable's name, or by `HIDDEN` if there is none."""
     interpolation = as_interpolation(value, secrets) if isinstance(value, str) else HIDDEN
     return interpolation if is_interpolation(interpolation) else HIDDEN
 
 
-def write_configuration(folder: Path, config: Mapping[str, Any]) -> None:
+def write_configuration(folder: Path, config: Mapping[str, object]) -> None:
     """Writes `config.yaml` without secrets, and with absolute paths."""
     write_atomically(folder / CONFIG_FILE, to_yaml(with_absolute_paths(config)).encode())
 
 
-def write_record(folder: Path, config: Mapping[str, Any], overrides: list[str]) -> None:
+def write_record(folder: Path, config: Mapping[str, object], overrides: list[str]) -> None:
     """Writes the configuration and the overrides in Hydra's layout."""
     record_folder = folder / RECORD
     record_folder.mkdir(exist_ok=True)
@@ -171,12 +171,12 @@ def write_record(folder: Path, config: Mapping[str, Any], overrides: list[str]) 
     write_atomically(record_folder / "overrides.yaml", plain_yaml(overrides).encode())
 
 
-def with_absolute_paths(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_absolute_paths(config: Mapping[str, object]) -> dict[str, object]:
     """Makes existing paths absolute, except in `output` and `upload`."""
     return {key: value if key in _AS_GIVEN else absolute(key, value) for key, value in config.items()}
 
 
-def absolute(key: str, value: Any) -> Any:
+def absolute(key: str, value: object) -> Any:
     """Makes an existing path absolute, also inside mappings and lists.
 
     A value without a slash may be a column name, so it is changed only under a path

@@ -6,10 +6,13 @@ Link prediction also writes recommended items, and the score's vectors.
 from __future__ import annotations
 
 import functools
+import io
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,15 +26,93 @@ from gnnkit.errors import UserError
 from gnnkit.graph.types import Ids
 from gnnkit.jobs import weights
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.row_files import node_ids, write_columns, write_rows, write_table
-from gnnkit.launch.phases import warn
-from gnnkit.result.folder import CLASSES, TOP, VECTORS
+from gnnkit.launch.progress import warn
+from gnnkit.prepare.inputs import IDS
+from gnnkit.result.result import CLASSES, TOP, VECTORS
 from gnnkit.sampler.targets import targets_of
 from gnnkit.strategy import Worker
 from gnnkit.task import Task, name_columns
-from gnnkit.task.evaluation import Evaluation, by_node, by_row
+from gnnkit.task.evaluation import Evaluation, by_node, by_row, columns_by_row, meet
 from gnnkit.utils.ranges import file_name
-from gnnkit.utils.storage import Array, save_array, write_atomically
+from gnnkit.utils.storage import Array, naming, put_in_place, read_npy, reserve, save_array, write_atomically
+
+
+def write_rows(path: Path, rows: Tensor | None) -> None:
+    """Writes rows as `.npy` on the leader. Other ranks pass None."""
+    if rows is not None:
+        buffer = io.BytesIO()
+        np.save(buffer, rows.cpu().numpy(), allow_pickle=False)
+        write_atomically(path, buffer.getvalue())
+
+
+def write_columns(path: Path, rows: Tensor, worker: Worker, *, of_nodes: bool = True) -> None:
+    """Writes all ranks' rows as `.npy` in Fortran order, where columns are contiguous.
+
+    Collective. Each rank writes a range of columns, so no rank holds the entire matrix.
+
+    Args:
+        path: The file, in a folder that all ranks see.
+        rows: [k] or [k, width] values of this rank's rows. A vector is one column.
+        worker: This rank.
+        of_nodes: Whether rows are nodes, or else the rows that the task predicts.
+    """
+    num_nodes = worker.shard.num_nodes
+    ids, count = (worker.owned, num_nodes) if of_nodes else (worker.targets.ids, worker.rows.num_rows(num_nodes))
+    comm, temporary_path = worker.comm, path.with_name(f".{path.name}.columns")
+    try:
+        offset = comm.share(_make_fortran(temporary_path, rows, count) if comm.rank == LEADER else None)
+        # Opened for writing only: a host that has read a page of a network file system
+        # may write the entire page back, which would undo another host's write.
+        with naming(path), open(temporary_path, "wb", opener=lambda name, _: os.open(name, os.O_WRONLY)) as file:
+            for number, column in columns_by_row(rows if rows.ndim > 1 else rows[:, None], ids, worker):
+                file.seek(offset + number * column.nbytes)
+                file.write(column.cpu().numpy().data)
+            file.flush()
+            os.fsync(file.fileno())
+        meet(worker)
+        if comm.rank == LEADER:
+            put_in_place(temporary_path, path)
+    finally:
+        if comm.rank == LEADER:
+            temporary_path.unlink(missing_ok=True)
+
+
+def _make_fortran(path: Path, rows: Tensor, count: int) -> int:
+    """Creates the file for all ranks' rows, and returns the first column's offset."""
+    shape, dtype = (count, *rows.shape[1:]), rows[:0].cpu().numpy().dtype
+    with naming(path):
+        table = np.lib.format.open_memmap(path, "w+", dtype, shape, fortran_order=True)
+    reserve(path)
+    return int(table.offset)
+
+
+def node_ids(folder: Path, num_nodes: int) -> Array:  # [num_nodes]
+    """Reads the user's node ids. Default: 0, 1, ..."""
+    path = folder / IDS
+    return read_npy(path) if path.exists() else np.arange(num_nodes)
+
+
+def write_table(path: Path, columns: Mapping[str, Any]) -> None:
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    buffer = io.BytesIO()
+    arrays = {name: pyarrow.array(values) for name, values in columns.items()}
+    if path.suffix == ".csv":
+        cells = {name: _join_lists(column) for name, column in arrays.items()}
+        pyarrow.csv.write_csv(pyarrow.table(cells), buffer)
+    else:
+        pyarrow.parquet.write_table(pyarrow.table(arrays), buffer)
+    write_atomically(path, buffer.getvalue())
+
+
+def _join_lists(column: Any) -> Any:
+    """Joins each list into a text, as label tables do. Other columns stay."""
+    import pyarrow
+
+    if not pyarrow.types.is_list(column.type):
+        return column
+    return pyarrow.array([";".join(map(str, cell)) for cell in column.to_pylist()], pyarrow.string())
 
 
 def write_top(job: RankJob, task: Task, outputs: Tensor, worker: Worker) -> None:
@@ -254,7 +335,8 @@ def write_targets(
 
         def of_predicted(rows: Array, ids: Array) -> Mapping[str, Any]:
             selection = slice(None) if of_nodes else _predicted_nodes(job, ids)
-            return columns(rows[selection], ids[selection])
+            table, types = dict(columns(rows[selection], ids[selection])), _types_of(job, len(ids))[selection]
+            return table if len(set(types)) < 2 else {"id": table.pop("id"), "type": types, **table}
 
         _write_joined(job, worker, name, by_node(rows, worker), of_predicted)
     else:
@@ -266,6 +348,12 @@ def _predicted_nodes(job: RankJob, ids: Array) -> slice | Ids:
     dataset, schema = job.settings.dataset, job.schema
     is_known = schema is not None and dataset.name in plugins.names("dataset")
     return dataset.create().predicted_nodes(schema, ids) if is_known else slice(None)
+
+
+def _types_of(job: RankJob, num_nodes: int) -> Array:  # [num_nodes]
+    """Returns the name of each node's type."""
+    names, sizes = zip(*(("", num_nodes),) if job.schema is None else job.schema.node_types, strict=True)
+    return np.repeat(names, sizes)
 
 
 def _edge_columns(worker: Worker, columns: Columns, rows: Array, node_ids: Array) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,21 +17,21 @@ from gnnkit.comm import LEADER, Communicator
 from gnnkit.config import of_run
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
-from gnnkit.graph import Ids
-from gnnkit.graph.ids import find_ids
+from gnnkit.graph import Ids, Schema
+from gnnkit.graph.cells import find_ids
 from gnnkit.jobs import figures, weights
 from gnnkit.jobs.models import Widths
-from gnnkit.jobs.outputs import EMBEDDING, write_names, write_outputs
+from gnnkit.jobs.outputs import EMBEDDING, node_ids, write_names, write_outputs
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.row_files import node_ids
-from gnnkit.launch.phases import say, warn
+from gnnkit.launch.progress import say, warn
 from gnnkit.prepare.inputs import IDS
 from gnnkit.prepare.trained import Inputs
-from gnnkit.result.figures import merge
+from gnnkit.result.figures import Classes, merge
 from gnnkit.sampler.base import TIME_ARGUMENTS
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.training.step import own_method
+from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import shown
 from gnnkit.utils.storage import Array, read_npy
 
@@ -74,7 +73,7 @@ class TrainedRun:
         return cls(folder, worker, model, task, names)
 
 
-def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
+def predict(job: RankJob, comm: Communicator) -> Json:
     """Computes the outputs of all nodes, and the task's figures for job=test.
 
     Collective. Returns the figures on the leader.
@@ -94,11 +93,12 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
         return {}
     write_names(job, names)
     return merge(
-        figures.plugins(job, worker, task),
+        figures.plugins(job, worker),
+        figures.protocol(job, worker, task),
         {"checkpoint": str(folder)},
         figures.by_name(task, scores.figures) if tests else {},
         figures.circumstances(job),
-        figures.by_class(scores.details, names) if tests else {},
+        Classes.of(scores.details, names) if tests else {},
     )
 
 
@@ -200,7 +200,10 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths, task: Task) -> Non
         *([("types of edges", data_widths.num_relations, widths.num_relations)] if job.source.reads_relations else []),
     ):
         if value != model_size:
-            raise UserError(f"dataset has {value} {noun}, the model of {job.settings.checkpoint} reads {model_size}")
+            by_type = _describe_widths(schema, folder, noun)
+            raise UserError(
+                f"dataset has {value} {noun}{by_type}, the model of {job.settings.checkpoint} reads {model_size}"
+            )
     if widths.num_node_types > 1 and schema is not None and (facts := Inputs.load(folder)) is not None:
         facts.check_node_types([name for name, _ in schema.node_types], folder)
     count, model_size = data_widths.num_classes, widths.num_classes
@@ -212,6 +215,16 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths, task: Task) -> Non
             f"dataset has labels for {count} outputs, the model of {job.settings.checkpoint} has {model_size}: use labels of "
             "the same outputs"
         )
+
+
+def _describe_widths(schema: Schema | None, folder: Path, noun: str) -> str:
+    """Lists the columns by node type. Raises `UserError` for other node types."""
+    if schema is None or noun != "columns of features":
+        return ""
+    if (facts := Inputs.load(folder)) is not None and len(facts.node_types or ()) > 1:
+        facts.check_node_types([name for name, _ in schema.node_types], folder)
+    tables = zip(schema.node_types, schema.feature_tables or (), strict=False)
+    return f" ({', '.join(f'{name} {table.width}' for (name, _), table in tables)})" * schema.several
 
 
 def _check_time(job: RankJob, worker: Worker) -> None:

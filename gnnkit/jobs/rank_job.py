@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox, Survivors
+from gnnkit.comm.agreement import agree
 from gnnkit.config.settings import USUAL_ORDERS, Settings
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.engine.remote.disk import OnDisk
@@ -22,11 +23,9 @@ from gnnkit.graph.features import feature_arrays
 from gnnkit.graph.schema import Schema
 from gnnkit.jobs import models
 from gnnkit.jobs.models import ModelSource, PythonModel, Widths, create_steps, describe, share_state
-from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress
-from gnnkit.model.exactness import ModelCheck, check_model
+from gnnkit.model.exactness import ModelCheck, TrialRows, check_model
 from gnnkit.model.hetero import HeteroModel
-from gnnkit.model.two_ranks import TrialRows
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.partition.order import NodeOrder
 from gnnkit.partition.shard import Shard
@@ -36,8 +35,8 @@ from gnnkit.strategy import ExecutionStrategy, JoinedLayers, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.task.evaluation import Evaluation, LaterEvaluation, SurvivorsEvaluation
-from gnnkit.training.embedding import Embedding
-from gnnkit.training.label_inputs import LabelInputs
+from gnnkit.training.embedding import Embedding, LabelInputs
+from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import bring_pages
 
 T = TypeVar("T")
@@ -369,4 +368,4 @@ def with_servers(job: RankJob, world: Communicator, work: Callable[[Communicator
 
 
 # A job's work on one rank. Collective. Returns the figures on the leader.
-RankWork = Callable[[RankJob, Communicator], dict[str, Any]]
+RankWork = Callable[[RankJob, Communicator], Json]

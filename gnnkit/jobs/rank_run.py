@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,23 +17,20 @@ from gnnkit.comm import LEADER, Communicator, Mailbox, Survivors
 from gnnkit.config.settings import AUTO, TrainerSettings
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
+from gnnkit.jobs.folder import copy_checkpoints
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.restarts import resumable
-from gnnkit.jobs.upload import copy_checkpoints
-from gnnkit.launch import program
-from gnnkit.launch.phases import say
-from gnnkit.launch.progress import dispensable, progress
-from gnnkit.launch.watchdog import Patience
+from gnnkit.launch.progress import dispensable, progress, say
 from gnnkit.leader import trace
-from gnnkit.leader.run import LeaderRun
+from gnnkit.leader.site import LeaderRun
 from gnnkit.model.unchanged import EdgeIndexModel
-from gnnkit.result.figures import Figures
-from gnnkit.result.folder import COORDINATION
+from gnnkit.result.figures import PhaseFigures
+from gnnkit.result.result import COORDINATION
 from gnnkit.strategy import ExecutionStrategy, Worker
-from gnnkit.strategy.phases import Phases
+from gnnkit.strategy.base import Phases
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
-from gnnkit.task.evaluation.logits import BYTES_PER_EDGE, COPIES, MIB
+from gnnkit.task.evaluation import BYTES_PER_EDGE, COPIES, MIB
 from gnnkit.training import hooks, resume
 from gnnkit.training.exact_epochs import ExactEpochs
 from gnnkit.training.finite import Guard, decide_together
@@ -44,7 +41,7 @@ from gnnkit.training.saving import Checkpoints
 from gnnkit.training.schedule import Plateau, RateSchedule, Schedules
 from gnnkit.training.step import LOSS, monitored_metric, own_method
 from gnnkit.utils.documents import read_object
-from gnnkit.utils.spans import Spans, record, stop
+from gnnkit.utils.spans import active, record, stop
 from gnnkit.utils.storage import write_atomically
 
 if TYPE_CHECKING:
@@ -72,19 +69,15 @@ class RankRun(LeaderRun):
     checkpoints: Checkpoints
     resume_point: resume.Resume | None  # the checkpoint to resume from
     guard: Guard
-    spans: Spans | None  # None if no trace is recorded
-    figures: Figures = field(default_factory=Figures)
+    figures: PhaseFigures = field(default_factory=PhaseFigures)
     loggers: Loggers = field(default_factory=Loggers)
-    trainer: L.Trainer = field(init=False)
     site: RunSite = field(init=False)
     hooks: list[LeaderHook] = field(init=False)
-    balance: Mapping[str, float] = field(init=False)  # max/mean over workers, of the newest shards
 
     def __post_init__(self) -> None:
         settings = self.job.settings
         self.folder, self.timeout = self.job.folder, settings.timeout
         self.checkpoint_every, self.world_size = settings.trainer.checkpoint_every, settings.workers
-        self.balance = self.job.prepared.balance
 
     @property
     def worker(self) -> Worker:
@@ -102,15 +95,20 @@ class RankRun(LeaderRun):
         return self.module.task
 
     @property
+    def trainer(self) -> L.Trainer:
+        """Runs the steps, from `fit` on."""
+        return self.module.trainer
+
+    @property
     def is_leader(self) -> bool:
         """Whether this is rank 0."""
         return self.worker.comm.rank == LEADER
 
     def close(self) -> None:
         """Ends the trace, the synchronisation and the strategy. Collective."""
-        if self.spans is not None:
+        if (spans := active()) is not None:
             stop()
-            tracks = trace.gather(self.spans, self.mailbox, self.worker.comm.world_size, self.timeout)
+            tracks = trace.gather(spans, self.mailbox, self.worker.comm.world_size, self.timeout)
             if self.is_leader:
                 trace.save(tracks, self.folder)
         self.sync.close()
@@ -128,15 +126,13 @@ class RankRun(LeaderRun):
         strategy.tally.include(tally)
         module.worker = worker
         module.evaluation = self.job.evaluation(worker, module.model, scratch=self.job.scratch_folder(comm))
-        self.balance = balance or self.balance
+        if balance:
+            self.job = replace(self.job, prepared=replace(self.job.prepared, balance=dict(balance)))
 
     def note(self, fields: Mapping[str, Any]) -> None:
         path = self.folder / COORDINATION
         coordination = read_object(path) if path.exists() else {}
         write_atomically(path, json.dumps({**coordination, **fields}).encode())
-
-    def run_program(self, name: str, request: Mapping[str, Any], meanwhile: Callable[[], None]) -> dict[str, Any]:
-        return program.run(name, request, Patience.of(self.timeout), meanwhile)
 
 
 @contextlib.contextmanager
@@ -155,11 +151,12 @@ def open_run(job: RankJob, comm: Communicator, mailbox: Mailbox) -> Iterator[Ran
         with _tolerate_losses(comm, mailbox, sync) as workers, _checkpoints(job) as checkpoints:
             resume_point = _read_checkpoint(job, workers.rank)
             guard = _guard(job, resume_point, checkpoints)
-            spans = record(trace.limit(workers.world_size)) if job.settings.profile else None
+            if job.settings.profile:
+                record(trace.limit(workers.world_size))
             begin = 0 if resume_point is None else resume_point.saved["epoch"]
             scratch = job.scratch_folder(workers)
             module = make_module(job, job.strategy(), job.worker(workers), scratch=scratch, begin=begin)
-            yield RankRun(job, mailbox, sync, module, checkpoints, resume_point, guard, spans)
+            yield RankRun(job, mailbox, sync, module, checkpoints, resume_point, guard)
     finally:
         stop()  # ends the spans of an aborted run
 
@@ -307,8 +304,7 @@ def _exact_epochs(
         return None
     phases = Phases() if keeps and not by_sync else Phases.of(epochs, *(() if shares == AUTO else shares))
     strategy.phases = phases if has_exact else strategy.phases
-    unmeasured = _lacks_comparison(job, strategy, worker, model) or memory
-    exact_epochs = ExactEpochs(phases, unmeasured, exact=has_exact or not strategy.costs())
+    exact_epochs = ExactEpochs(phases, exact=has_exact or not strategy.costs())
     _say(job, worker, f"schedule of {epochs} epochs: {exact_epochs.describe(epochs, begin)} ({key})")
     return exact_epochs
 
@@ -325,20 +321,6 @@ def _approximate(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> t
 def _say(job: RankJob, worker: Worker, line: str) -> None:
     if worker.comm.rank == LEADER and not job.quiet:
         say(line)
-
-
-def _lacks_comparison(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> str | None:
-    """Returns why gradients are not compared with exact ones, or None."""
-    sync = job.sync()
-    if own_method(model, "training_step") is not None:
-        return f"model={type(model).__name__} defines training_step, which may not be called twice"
-    if sync.lockstep and not sync.exact and not sync.finishes:
-        return f"sync={job.settings.sync.name} combines gradients otherwise than by their sum"
-    if not sync.lockstep:
-        return f"sync={job.settings.sync.name} applies gradients to newer parameters"
-    if not strategy.has_whole_steps:
-        return f"strategy={job.settings.strategy.name} reads other rows in each step"
-    return _lacks_exact_steps(strategy, worker, model)
 
 
 def _lacks_exact_steps(strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> str | None:

@@ -11,21 +11,20 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from gnnkit.callback import Leader
 from gnnkit.config.settings import Choice
 from gnnkit.jobs.rank_job import RankJob, Start
 from gnnkit.launch.launcher import Failure, RankError
 from gnnkit.result.figures import Restarts, merge
-from gnnkit.result.folder import FAILURE, PREPARED
+from gnnkit.result.result import FAILURE, PREPARED
 from gnnkit.training import checkpoint, resume
 from gnnkit.training.resume import Identity, SavedState
+from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_line
 
 if TYPE_CHECKING:
@@ -55,12 +54,12 @@ class Restart:
         return self._key == before._key
 
     @property
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         failure = self.failure
         return failure.name, _VOLATILE.sub("", failure.cause), failure.step, self.position
 
 
-def restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dict[str, Any]:
+def restarting(start: Callable[[RankJob], Json], job: RankJob) -> Json:
     """Starts the ranks, and restarts them up to `restarts` times after failures.
 
     Returns the leader's figures with `restarts` and `restarted`. Raises the last
@@ -186,7 +185,7 @@ class RunRecord:
         if self.start.number and not self._is_restored and self.watch is not None:
             self.watch.restore(None)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Returns the figures of all ranks. Collective."""
         run, comm = self.run, self.run.worker.comm
         leader = None
@@ -194,8 +193,7 @@ class RunRecord:
             run.site.channel.catch_up(self._step, run.timeout)
             leader = self.watch.state() | {"marks": run.loggers.mark()}
         counts = {"tally": run.strategy.tally.state(), "skipped": run.guard.skipped_steps}
-        text = torch.frombuffer(bytearray(json.dumps(counts).encode()), dtype=torch.uint8).to(comm.device)
-        ranks = comm.share([json.loads(bytes(buffer.tolist())) for buffer in comm.gather(text)])
+        ranks = comm.share(comm.gather_json(counts))
         return {
             "run": self.start.run,
             "site": run.site.state(),
@@ -217,12 +215,12 @@ class RunRecord:
             self.watch.restore(state["leader"])
 
 
-def marks_in(saved_state: SavedState | None, job: RankJob) -> list[Any] | None:
+def marks_in(saved_state: SavedState | None, job: RankJob) -> list[object] | None:
     """Returns the loggers' positions in a checkpoint of this run, from any start."""
     state = None if saved_state is None else saved_state["callbacks"].get(Leader.__qualname__)
     if not state or job.start is None or state.get("run") != job.start.run:
         return None
-    marks: list[Any] = state["leader"]["marks"]
+    marks: list[object] = state["leader"]["marks"]
     return marks
 
 
@@ -263,7 +261,7 @@ def resumable(job: RankJob) -> Identity:
     return Identity(_as_json(run), _as_json(layout))
 
 
-def _flatten_choice(section: str, choice: Choice | None) -> dict[str, Any]:
+def _flatten_choice(section: str, choice: Choice | None) -> dict[str, object]:
     """Returns a plugin's name and arguments by configuration key."""
     if choice is None:
         return {section: None}
@@ -272,7 +270,7 @@ def _flatten_choice(section: str, choice: Choice | None) -> dict[str, Any]:
     }
 
 
-def _as_json(values: dict[str, Any]) -> dict[str, Any]:
+def _as_json(values: Mapping[str, object]) -> dict[str, object]:
     """Returns the values after a round trip through JSON."""
-    plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
+    plain: dict[str, object] = json.loads(json.dumps(values, default=str))
     return plain

@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 from gnnkit.comm import LEADER, Communicator, Mailbox
-from gnnkit.comm.heartbeats import pause
+from gnnkit.comm.agreement import agree
+from gnnkit.comm.survivors import pause
 from gnnkit.config import leaves
 from gnnkit.config.settings import (
     AUTO,
@@ -29,21 +30,20 @@ from gnnkit.config.settings import (
     with_partition,
 )
 from gnnkit.errors import UserError
+from gnnkit.jobs.job import shows_bar
 from gnnkit.jobs.models import describe
-from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order, redact_config
 from gnnkit.jobs.rank_job import RankJob, RankWork
-from gnnkit.launch.handshake import agree
 from gnnkit.launch.launcher import Launcher, Ranks
-from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.progress import phase, say
 from gnnkit.launch.signals import if_forced
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.facts import Needs, Preparation, Prepared
 from gnnkit.prepare.kept import fingerprint
 from gnnkit.prepare.stored import prepare_run
-from gnnkit.result.folder import PREPARED
-from gnnkit.result.result import Result, versions
+from gnnkit.result.result import PREPARED, Result, versions
+from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import naming
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def run_ranks(
         phase(f"starting {settings.world_size} ranks{suffix}, comm={settings.comm.name}")
         work, launcher = find_work(), settings.create_launcher()
 
-        def start(job: RankJob) -> dict[str, Any]:
+        def start(job: RankJob) -> Json:
             with job.writing() as writing_job:
                 rank_work = functools.partial(do_work, work, writing_job)
                 rank_work = functools.partial(_on_one_stream, rank_work) if shows_bar(order) else rank_work
@@ -96,7 +96,7 @@ def run_ranks(
         return Result(settings.job.name, _restarting(start, job) if settings.restarts else start(job))
 
 
-def do_work(work: RankWork, job: RankJob, comm: Communicator) -> dict[str, Any]:
+def do_work(work: RankWork, job: RankJob, comm: Communicator) -> Json:
     """Runs `work` on a rank. Disk errors name at least the run folder."""
     with naming(job.folder):
         return work(job, comm)
@@ -108,19 +108,19 @@ def _on_one_stream(work: Callable[[Communicator], T], comm: Communicator) -> T:
     return work(comm)
 
 
-def _restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dict[str, Any]:
+def _restarting(start: Callable[[RankJob], Json], job: RankJob) -> Json:
     from gnnkit.jobs.restarts import restarting
 
     return restarting(start, job)
 
 
 def start_ranks(
-    work: Callable[[Communicator], dict[str, Any]],
+    work: Callable[[Communicator], Json],
     settings: Settings,
     num_ranks: int,
     launcher: Launcher,
     meanwhile: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
+) -> Json:
     """Starts ranks, and returns the leader's figures and the lost ranks.
 
     Args:
@@ -163,7 +163,7 @@ def join(job: OnRanks, work: RankWork, order: Order) -> Result:
         with comm.mailbox() as mailbox:
             rank_jobs.append(_prepare_for_others(mailbox, job, order) if order.is_leader else _receive(mailbox, order))
 
-    def run_rank(comm: Communicator) -> dict[str, Any]:
+    def run_rank(comm: Communicator) -> Json:
         with rank_jobs[0].writing() if comm.rank == LEADER else contextlib.nullcontext(rank_jobs[0]) as rank_job:
             return do_work(work, rank_job, comm)
 
@@ -184,7 +184,7 @@ def _prepare_for_others(mailbox: Mailbox, job: OnRanks, order: Order) -> RankJob
     other_ranks, last = [rank for rank in range(mailbox.world_size) if rank != mailbox.rank], time.monotonic()
     timeout, folder = order.settings.timeout, order.run_folder
 
-    def send(**fields: Any) -> None:
+    def send(**fields: object) -> None:
         for rank in other_ranks:
             mailbox.put(rank, _PREPARATION, fields)
 
@@ -229,7 +229,7 @@ def _check_shared(folder: Path) -> Path:
     return folder
 
 
-def decision_of(settings: Settings) -> dict[str, Any] | None:
+def decision_of(settings: Settings) -> dict[str, object] | None:
     """Returns the leader's decision as plain data, or None if nothing was `auto`."""
     if settings.decided is None:
         return None

@@ -50,8 +50,8 @@ def find_stored(order: Order, make_key: Callable[[Order], str]) -> Result | None
     return Result(order.settings.job.name, manifest.quality, summary, folder)
 
 
-def _write_partition(order: Order, settings: Settings) -> dict[str, Any]:
-    from gnnkit.prepare.storing import write  # imports torch, only in the child
+def _write_partition(order: Order, settings: Settings) -> dict[str, object]:
+    from gnnkit.prepare.stored import write  # imports torch, only in the child
 
     return write(settings, order.run_folder, order.graph, _partition_key(order))
 

@@ -18,31 +18,30 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.config.settings import AUTO, in_notebook
 from gnnkit.graph import SPLITS, Split
 from gnnkit.jobs import figures, weights
+from gnnkit.jobs.job import displays
 from gnnkit.jobs.order import redact_config
 from gnnkit.jobs.outputs import EMBEDDING, Scores, write_array, write_names, write_outputs
-from gnnkit.jobs.pages import displays
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.rank_run import RankRun, open_run
 from gnnkit.jobs.restarts import RunRecord, marks_in
-from gnnkit.launch.phases import phase, warn
-from gnnkit.launch.progress import progress, stepping, training
-from gnnkit.leader.channel import StateChannel
+from gnnkit.launch.progress import phase, progress, stepping, training, warn
 from gnnkit.leader.meter import SyncMeter
+from gnnkit.leader.site import StateChannel
 from gnnkit.leader.watch import STATUS_SECONDS, Watch
 from gnnkit.result.figures import Drift
 from gnnkit.sync import drift
 from gnnkit.training.logger import Loggers
 from gnnkit.training.monitor import Monitor, count_labelled, ended_by_user, selection
 from gnnkit.training.run_site import RunSite
-from gnnkit.training.saving import PeriodicCheckpoint
+from gnnkit.training.saving import PeriodicCheckpoint, TimelyCheckpoint
 from gnnkit.training.schedule import TimeLimit
 from gnnkit.training.step import monitored_metric, own_method
-from gnnkit.training.timely import TimelyCheckpoint
 from gnnkit.training.trainer import make_trainer
+from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import shown
 
 
-def train(job: RankJob, world: Communicator) -> dict[str, Any]:
+def train(job: RankJob, world: Communicator) -> Json:
     """Trains, evaluates and writes the predictions. Collective.
 
     Returns the figures on the leader. Servers serve instead.
@@ -54,7 +53,7 @@ def train(job: RankJob, world: Communicator) -> dict[str, Any]:
     return with_servers(job, world, functools.partial(_train, job)) or {}
 
 
-def _train(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
+def _train(job: RankJob, comm: Communicator, mailbox: Mailbox) -> Json:
     """Trains and evaluates one worker. Collective over the workers.
 
     Returns the figures on the leader.
@@ -68,8 +67,7 @@ def _train(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]
         _test(run)
         run.close()
         scores = _write(run)
-        figures.add_figures(run, scores)
-        return run.figures.to_dict() if run.is_leader else {}
+        return figures.collect(run, scores)
 
 
 def _describe(run: RankRun) -> None:
@@ -80,7 +78,10 @@ def _describe(run: RankRun) -> None:
         return
     run.figures.exactness = figures.exactness(run)
     if unread := job.source.unread(job.widths(run.worker)):
-        print(unread, file=sys.stderr, flush=True)
+        by_task = (
+            "; the task reads those of the edges that it predicts" if getattr(task, "edge_features", False) else ""
+        )
+        print(f"{unread}{by_task}", file=sys.stderr, flush=True)
     for line in warnings:
         warn(line)
     if (factors := task.facts().class_weights) is not None:
@@ -88,7 +89,9 @@ def _describe(run: RankRun) -> None:
         pairs = ", ".join(f"{name} {factor:.4g}" for name, factor in zip(names, factors, strict=False))
         print(f"class weights: {shown(pairs)}", file=sys.stderr, flush=True)
     weights.save_facts(task.facts(), run.folder)
-    phase(f"training {job.settings.trainer.max_epochs} epochs")
+    max_epochs, resume_point = job.settings.trainer.max_epochs, run.resume_point
+    epoch = max_epochs if resume_point is None else resume_point.saved["epoch"]
+    phase(f"training {max_epochs} epochs{f', resuming in epoch {epoch + 1}' if epoch < max_epochs else ''}")
 
 
 def _fit(run: RankRun) -> None:
@@ -98,13 +101,13 @@ def _fit(run: RankRun) -> None:
         run.loggers = _loggers(run)
     watch = _watch(run) if run.is_leader else None
     with contextlib.nullcontext() if watch is None else contextlib.closing(watch):
-        meter = SyncMeter(comm.end_of_sum)
+        meter = SyncMeter(comm)
         channel = StateChannel(run.mailbox, comm.rank, comm.world_size, watch, goes_on=run.sync.on_lost == "continue")
         run.site = RunSite(run.worker, meter, channel, run.timeout, watch=watch, rule=_monitor(run))
         run.site.record = RunRecord(run) if job.start else None
         run.hooks = [choice.create() for choice in job.settings.leader.hooks]
         shows = settings.progress_bar and not in_notebook()  # notebooks show a bar instead
-        run.trainer = make_trainer(
+        trainer = make_trainer(
             run.module,
             run.sync,
             meter,
@@ -122,7 +125,7 @@ def _fit(run: RankRun) -> None:
             check_val_every_n_epoch=settings.check_val_every_n_epoch,
             log_every_n_steps=settings.log_every_n_steps,
         )
-        _run_trainer(run)
+        _run_trainer(run, trainer)
 
 
 def _loggers(run: RankRun) -> Loggers:
@@ -237,9 +240,9 @@ def _create_user_callbacks(run: RankRun) -> list[Callback]:
     return [instance for _, instance in callbacks]
 
 
-def _run_trainer(run: RankRun) -> None:
+def _run_trainer(run: RankRun, trainer: L.Trainer) -> None:
     """Restores the position of a resumed run, and trains. Collective."""
-    trainer, module, resume_point = run.trainer, run.module, run.resume_point
+    module, resume_point = run.module, run.resume_point
     if resume_point is not None:
         resume_point.place(trainer, module)
     if run.site.record is not None:
@@ -277,7 +280,6 @@ def _select_model(run: RankRun) -> None:
 
 def _test(run: RankRun) -> None:
     """Runs the model's own `test_step`, if any, and closes the loggers. Collective."""
-    run.figures.tests = {}
     if own_method(run.module.model, "test_step") is not None:
         (metrics,) = run.trainer.test(run.module, verbose=False)
         run.figures.tests = {"test_step": dict(metrics)}

@@ -21,14 +21,13 @@ from gnnkit.config import of_run
 from gnnkit.config.settings import Choice
 from gnnkit.errors import UserError
 from gnnkit.jobs.models import DERIVED, WIDTHS, ModelFactory, ModelSource, Widths, check_module, check_python_model
-from gnnkit.model.adapt import reads_edges
-from gnnkit.model.plain import as_trained, in_unit, reads_raw_rows, takes_edges
-from gnnkit.model.program import is_iterated
+from gnnkit.model.base import as_trained, in_unit, is_iterated, reads_raw_rows, takes_edges
+from gnnkit.model.unchanged import reads_edges
 from gnnkit.plugins import arguments_of, names, plugin_name
 from gnnkit.plugins import load as load_plugin
 from gnnkit.prepare.trained import Inputs
 from gnnkit.prepare.transform import Scale
-from gnnkit.result.folder import CLASSES, LABELS
+from gnnkit.result.result import CLASSES, LABELS
 from gnnkit.task import LabelFacts
 from gnnkit.task.base import HEAD
 from gnnkit.utils.documents import parse_json, read_json, read_object

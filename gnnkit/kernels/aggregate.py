@@ -15,8 +15,7 @@ from torch.autograd import Function
 
 from gnnkit.graph import CSC
 from gnnkit.kernels.dropout import keep
-from gnnkit.kernels.once import linear, linear_once, once_only
-from gnnkit.kernels.sums import DropoutMask, EdgeKernels, Factors, wide
+from gnnkit.kernels.sums import DropoutMask, EdgeKernels, Factors, linear, linear_once, once_only, wide
 
 
 class HeldEdges:

@@ -15,8 +15,7 @@ from torch.autograd import Function
 
 from gnnkit import _core
 from gnnkit.kernels.aggregate import HeldEdges
-from gnnkit.kernels.once import once_only
-from gnnkit.kernels.sums import NativeKernels, wide
+from gnnkit.kernels.sums import NativeKernels, once_only, wide
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gnnkit import _core
-from gnnkit.kernels.once import once_only
 from gnnkit.kernels.product_rows import ProductRows
-from gnnkit.kernels.sums import as_array
+from gnnkit.kernels.sums import as_array, once_only
 
 R = TypeVar("R", Tensor, ProductRows)
 

@@ -15,8 +15,7 @@ from gnnkit.graph.csc import sort_edges
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.attention import Weighing, attend, serves
 from gnnkit.kernels.dropout import dropout, edge_streams
-from gnnkit.kernels.once import refuse_second
-from gnnkit.kernels.sums import ONE, Factors
+from gnnkit.kernels.sums import ONE, Factors, refuse_second
 
 
 class LazyKernels(EdgeKernels):

@@ -45,7 +45,7 @@ def lacks_bfloat16() -> bool:
     return has_query and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def fast_products() -> AbstractContextManager[Any]:
+def fast_products() -> AbstractContextManager[object]:
     """Uses the fastest products with weights, forward and backward.
 
     Applies to `F.linear`, `torch.addmm` and `@` in this thread, within the context.
@@ -56,9 +56,9 @@ def fast_products() -> AbstractContextManager[Any]:
     return _FastProducts(_pays, _Product) if library() == "oneDNN" else nullcontext()
 
 
-def disable_torch_function() -> AbstractContextManager[Any]:
+def disable_torch_function() -> AbstractContextManager[object]:
     """Stops intercepting torch functions, for code without products."""
-    context: AbstractContextManager[Any] = torch._C.DisableTorchFunction()
+    context: AbstractContextManager[object] = torch._C.DisableTorchFunction()
     return context
 
 
@@ -79,10 +79,10 @@ class _FastProducts(TorchFunctionMode):
     def __torch_function__(
         self,
         function: Callable[..., Any],
-        types: Iterable[Any],
+        types: Iterable[object],
         args: Any = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         kwargs = kwargs or {}
         arrange = _ARRANGED.get(function)
         if arrange is not None and not kwargs:
@@ -92,15 +92,15 @@ class _FastProducts(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Any, ...]:
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[object, ...]:
     return x, weight.t() if weight.dim() == 2 else weight, bias
 
 
-def _addmm(bias: Tensor, x: Tensor, weight: Tensor) -> tuple[Any, ...] | None:
+def _addmm(bias: Tensor, x: Tensor, weight: Tensor) -> tuple[object, ...] | None:
     return (x, weight, bias) if bias.dim() == 1 else None
 
 
-def _matmul(x: Tensor, weight: Tensor) -> tuple[Any, ...]:
+def _matmul(x: Tensor, weight: Tensor) -> tuple[object, ...]:
     return x, weight, None
 
 

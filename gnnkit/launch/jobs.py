@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from gnnkit.launch.entry import die_with_parent
+from gnnkit.launch.child import die_with_parent
 from gnnkit.launch.signals import check, defer_signals, ending_process, if_forced
 from gnnkit.utils.redaction import redact
 
@@ -79,9 +79,7 @@ def _start(work: Callable[[int], int], number: int, log: Path) -> _Running:
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
-    with warnings.catch_warnings(
-        action="ignore", category=DeprecationWarning
-    ):  # about forking a multi-threaded process
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # about forking threads
         pid = os.fork()
     if pid == 0:
         _become(work, number, log, writer)

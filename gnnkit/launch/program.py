@@ -14,9 +14,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from gnnkit.launch.entry import die_with_parent
+from gnnkit.launch.child import die_with_parent
 from gnnkit.launch.progress import Board
 from gnnkit.launch.watchdog import Patience, Watchdog
 from gnnkit.utils.documents import Json
@@ -33,7 +32,7 @@ class _Program:
     board: Board = field(default_factory=lambda: Board(encoded_phase=b"computing"))  # reports no progress
 
 
-def run(name: str, request: Mapping[str, Any], patience: Patience, meanwhile: Callable[[], None]) -> Json:
+def run(name: str, request: Mapping[str, object], patience: Patience, meanwhile: Callable[[], None]) -> Json:
     """Runs a module in a fresh process, which it always ends. Returns the answer.
 
     Raises `RuntimeError` with the reason if the process fails or hangs.
@@ -84,7 +83,7 @@ def _ending(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def answer(function: Callable[[Json], Mapping[str, Any]]) -> None:
+def answer(function: Callable[[Json], Mapping[str, object]]) -> None:
     """Answers the request on standard input. Called by the program."""
     die_with_parent(int(sys.argv[1]))
     for number in (signal.SIGINT, signal.SIGHUP):  # both reach the whole group, and the leader decides

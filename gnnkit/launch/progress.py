@@ -1,11 +1,23 @@
-"""Progress reports of a started process to the launching process."""
+"""What a process tells its launcher and its user: progress, warnings, exit code."""
 
 from __future__ import annotations
 
 import ctypes
+import signal
+import sys
 import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
+from gnnkit.errors import UserError, of_disk
+from gnnkit.launch import signals
 from gnnkit.launch.signals import check
+from gnnkit.utils.ranges import one_line, printable
+from gnnkit.utils.redaction import redact
 
 _PHASE_BYTES = 120
 
@@ -108,3 +120,100 @@ def report_on(board: Board) -> None:
     """Makes `board` the destination of this process's reports."""
     global _own_board  # noqa: PLW0603 - one per process
     _own_board = board
+
+
+_start_time, _silent = time.monotonic(), False
+
+
+def begin(*, silent: bool = False) -> None:
+    """Starts the clock. Forked processes share it.
+
+    Args:
+        silent: Whether to print nothing, because a progress bar is shown.
+    """
+    global _start_time, _silent
+    _start_time, _silent = time.monotonic(), silent
+
+
+def phase(text: str) -> None:
+    """Prints a line for a phase that starts, and reports it to the launcher."""
+    if not _silent:
+        say(f"{time.monotonic() - _start_time:6.1f} s  {text}")
+    progress(text)
+
+
+def say(text: str) -> None:
+    """Prints to standard output. A closed pipe does not end the job."""
+    try:
+        print(printable(redact(text)), flush=True)
+    except (OSError, ValueError):  # a closed pipe or file, a full disk
+        return
+
+
+@contextmanager
+def warnings_in_lines(name: str) -> Iterator[None]:
+    """Collects a dataset's warnings and prints them at the end, one per line.
+
+    Args:
+        name: The dataset, as in `dataset=NAME`.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for text in dict.fromkeys(str(warning.message) for warning in caught):
+        warn(f"dataset={name}: {text}")
+
+
+def warn(text: str) -> None:
+    """Prints a warning to standard error, on one line."""
+    print(f"gnnkit: warning: {redact(one_line(text))}", file=sys.stderr, flush=True)
+
+
+FAILED, USER_ERROR = 1, 2  # exit codes
+
+
+def exit_code(work: Callable[[], int]) -> int:
+    """Calls `work`, prints its error, and returns the exit code.
+
+    After a signal, the exit code is the signal's, regardless of what `work` returns or
+    raises.
+    """
+    code, error = _outcome(work)
+    if by_signal := signals.exit_code():
+        return by_signal
+    return code if error is None else _print_failure(error)
+
+
+def _outcome(work: Callable[[], int]) -> tuple[int, Exception | None]:
+    """Returns the exit code of `work`, or the error that it raised."""
+    try:
+        return work(), None
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT, None
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else FAILED, None
+    except Exception as error:
+        return FAILED, error
+
+
+def _print_failure(error: Exception) -> int:
+    """Prints a user error, a failed rank's report, or a traceback.
+
+    Returns the exit code.
+    """
+    launcher: Any = sys.modules.get("gnnkit.launch.processes")
+    if (user_error := as_user_error(error)) is not None:
+        print(f"gnnkit: error: {one_line(user_error)}", file=sys.stderr)
+        return USER_ERROR
+    if launcher is not None and isinstance(error, launcher.RankError):
+        print(f"gnnkit: error: {printable(redact(str(error)))}", file=sys.stderr)
+    else:
+        sys.stderr.write(printable(redact("".join(traceback.format_exception(error)))))
+    return FAILED
+
+
+def as_user_error(error: BaseException) -> UserError | None:
+    """Returns the error as one that the user can fix, or None."""
+    if isinstance(error, OSError):
+        return of_disk(error)
+    return error if isinstance(error, UserError) else None

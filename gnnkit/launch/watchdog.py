@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from gnnkit.launch.progress import Board
 from gnnkit.utils.documents import read_or_empty
@@ -196,12 +196,12 @@ def cpu_seconds(pid: int) -> float | None:
     return total + sum(cpu_seconds(child) or 0.0 for child in _children(pid))
 
 
-def _stat(pid: int) -> list[Any]:
+def _stat(pid: int) -> list[str]:
     """Returns the fields of /proc/PID/stat from the third on."""
     return _fields(Path(f"/proc/{pid}/stat"))
 
 
-def _fields(file: Path) -> list[Any]:
+def _fields(file: Path) -> list[str]:
     """Returns the fields of a file such as /proc/PID/stat from the third on."""
     return read_or_empty(file).rpartition(")")[2].split()
 

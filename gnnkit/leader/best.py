@@ -102,7 +102,7 @@ class BestModel:
             if trainer.is_global_zero:
                 print(self.stopped, file=sys.stderr, flush=True)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Returns the state for a checkpoint."""
         best = None if math.isinf(self.best) else self.best
         return {"name": self.name, "best": best, **{name: getattr(self, name) for name in _SAVED}}

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnnkit.result.folder import EPOCHS
-from gnnkit.result.result import finite
+from gnnkit.result.result import EPOCHS, finite
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import Lines
 
@@ -149,6 +148,6 @@ class EpochLog:
         """Closes the file."""
         self._lines.close()
 
-    def _write(self, epoch: int, fields: Mapping[str, Any]) -> None:
+    def _write(self, epoch: int, fields: Mapping[str, object]) -> None:
         line = {"epoch": epoch, "clock": round(time.monotonic() - self._start_time, 4), **fields}
         self._lines.add(json.dumps(finite(line)))

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import Variable
 from torch.futures import Future, collect_all
 from torch.nn.parallel import DistributedDataParallel
 
+from gnnkit.comm import Communicator
 from gnnkit.utils.documents import read_or_empty
 
 _SCHEDULED = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds running, nanoseconds queued, time slices
@@ -28,24 +30,21 @@ def seconds_queued() -> float:
 class SyncMeter:
     """Measures a step's synchronisation, and the rank's gradient before it."""
 
-    def __init__(
-        self,
-        end_of_sum: Callable[[int], float] = lambda num_bytes: 0.0,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, comm: Communicator | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         """Starts without measurements.
 
         Args:
-            end_of_sum: Returns when a simulated link finishes a sum computed by DDP.
-                Default: there is no simulated link.
+            comm: Sums DDP's gradients if it does so in rank order. Default: the process
+                group sums them.
             clock: Returns seconds.
         """
-        self._end_of_sum, self.clock = end_of_sum, clock
+        self._comm, self.clock = comm, clock
         self.reset()
 
     def reset(self) -> None:
         self.start, self.end, self.square_norm = 0.0, 0.0, 0.0
         self.finite = True  # whether the rank's gradient is finite
+        self._buckets: list[tuple[Tensor, Future[Tensor]]] = []  # of this step, and their sums
 
     def look(self, gradient: Tensor) -> None:
         """Adds a part of the rank's gradient to the measurement."""
@@ -61,23 +60,34 @@ class SyncMeter:
     def hook(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
         """Sums the ranks' gradients, where DDP would average them.
 
-        The loss is already divided by the global number of rows. Each parameter is
-        reduced separately, because a number's position in a buffer determines the order
-        of the sum. DDP rebuilds the buckets after the first step, so the last bits of a
-        resumed run would differ.
+        The loss is already divided by the global number of rows. A process group sums
+        each parameter separately, because a number's position in a buffer determines
+        the order of the sum. DDP rebuilds the buckets after the first step, so the last
+        bits of a resumed run would differ.
         """
         self.start = self.start or self.clock()
         buffer: Tensor = bucket.buffer()
         self.look(buffer)
-        due = self._end_of_sum(buffer.numel() * buffer.element_size())
+        if self._comm is not None and self._comm.sums_in_order():
+            self._buckets.append((buffer, Future()))
+            if bucket.is_last():  # no rows are exchanged when the backward pass has ended
+                Variable._execution_engine.queue_callback(self._sum_buckets)
+            return self._buckets[-1][1]
         works = [dist.all_reduce(gradient, group=group, async_op=True) for gradient in bucket.gradients()]
 
         def done(_: Future[Any]) -> Tensor:
-            time.sleep(max(due - time.monotonic(), 0.0))
             self.end = self.clock()
             return buffer
 
         return collect_all([work.get_future() for work in works]).then(done)
+
+    def _sum_buckets(self) -> None:
+        """Sums the gradients of a step over the ranks."""
+        assert self._comm is not None
+        for buffer, total in self._buckets:
+            total.set_result(self._comm.all_reduce(buffer))
+        self._buckets.clear()
+        self.end = self.clock()
 
     def average(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
         """Averages the ranks' gradients with the same bits as DDP without a hook."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -106,7 +105,7 @@ def to_chrome(tracks: Sequence[Track]) -> Json:
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": metadata}
 
 
-def _events(track: Track, origin: float) -> Iterator[Mapping[str, Any]]:
+def _events(track: Track, origin: float) -> Iterator[Mapping[str, object]]:
     spans = [*track.spans, *computing(track.spans)]
     names = list(dict.fromkeys([*_ORDER, *sorted({span[0] for span in spans})]))
     yield _name_event("process_name", track.rank, 0, f"rank {track.rank}")
@@ -126,7 +125,7 @@ def _events(track: Track, origin: float) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def _name_event(kind: str, rank: int, number: int, name: str) -> Mapping[str, Any]:
+def _name_event(kind: str, rank: int, number: int, name: str) -> Mapping[str, object]:
     return {"ph": "M", "name": kind, "pid": rank, "tid": number, "args": {"name": name}}
 
 

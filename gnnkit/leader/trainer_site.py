@@ -19,9 +19,8 @@ from gnnkit.comm import Communicator, DeadlineExceeded, Mailbox, PeerLost
 from gnnkit.comm.process import Gloo
 from gnnkit.errors import UserError
 from gnnkit.leader.best import BestModel
-from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.meter import SyncMeter, seconds_queued
-from gnnkit.leader.site import LeaderSite
+from gnnkit.leader.site import LeaderSite, StateChannel
 from gnnkit.leader.watch import Watch, WorkerState, peak_memory
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class TrainerSite(LeaderSite):
         self._logged_before: set[str] = set()  # metrics logged before the evaluation
         self._validates: bool | None = None  # whether evaluations log the metric, or None if not known yet
 
-    def begin(self, trainer: L.Trainer, module: Any) -> None:
+    def begin(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.close()
         self._steps, self._meter = 0, SyncMeter()
         if trainer.global_rank == 0:
@@ -66,10 +65,10 @@ class TrainerSite(LeaderSite):
         self._comm = Gloo(group, _CPU, self.timeout)  # type: ignore[arg-type]
         self._mailbox = self._comm.mailbox()
 
-    def begin_epoch(self, trainer: L.Trainer, module: Any) -> None:
+    def begin_epoch(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.restart_clock(module)
 
-    def restart_clock(self, module: Any) -> None:
+    def restart_clock(self, module: L.LightningModule) -> None:
         self._step_start = self._batch_arrival = time.perf_counter()
         self._queue_start = seconds_queued()
         self._meter.reset()
@@ -77,7 +76,7 @@ class TrainerSite(LeaderSite):
     def batch_arrived(self) -> None:
         self._batch_arrival = time.perf_counter()
 
-    def end_step(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any) -> WorkerState:
+    def end_step(self, trainer: L.Trainer, module: Any, outputs: object, batch: object) -> WorkerState:
         now, wait_seconds = time.perf_counter(), self._batch_arrival - self._step_start
         compute_seconds = max(now - self._batch_arrival - self._meter.seconds, 0.0)
         rows, edges = batch_sizes(batch)
@@ -117,20 +116,20 @@ class TrainerSite(LeaderSite):
             self._check_metric(self.rule, trainer, module)
         self.restart_clock(module)
 
-    def end_epoch(self, trainer: L.Trainer, module: Any) -> None:
+    def end_epoch(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if self.rule is None:
             return
         if not self._validates and self.rule.name in trainer.callback_metrics:
             self._check_metric(self.rule, trainer, module)
         trainer.should_stop = trainer.should_stop or self.rule.stopped is not None
 
-    def _check_metric(self, rule: BestModel, trainer: L.Trainer, module: Any) -> None:
+    def _check_metric(self, rule: BestModel, trainer: L.Trainer, module: L.LightningModule) -> None:
         value = torch.tensor(float(trainer.callback_metrics[rule.name]), dtype=torch.float64)
         if self._comm is not None:
             value = self._comm.all_reduce(value) / self._comm.world_size
         rule.look(float(value), trainer, _ModuleCopies(module, self._comm))
 
-    def end(self, trainer: L.Trainer, module: Any) -> None:
+    def end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if self.rule is not None and not self.rule.best_epoch:
             names = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
             raise UserError(
@@ -156,10 +155,10 @@ class TrainerSite(LeaderSite):
             dist.destroy_process_group(self._comm.group)  # type: ignore[attr-defined]
         self._mailbox = self._comm = None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {} if self.rule is None or self.rule.parameters is None else self.rule.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         name = state.get("name", state.get("monitor"))  # the key of earlier checkpoints
         if self.rule is not None and name == self.rule.name:
             self.rule.load_state_dict(state)
@@ -181,7 +180,7 @@ def _open_watch(trainer: L.Trainer, folder: Path | None) -> Watch:
 class _ModuleCopies:
     """Copies a user's module, with the buffers of rank 0."""
 
-    def __init__(self, module: Any, comm: Communicator | None) -> None:
+    def __init__(self, module: L.LightningModule, comm: Communicator | None) -> None:
         self.model, self._comm = module, comm
 
     def joint(self) -> contextlib.AbstractContextManager[None]:
@@ -199,7 +198,7 @@ class _ModuleCopies:
         self.model.load_state_dict(snapshot)
 
 
-def batch_sizes(batch: Any) -> tuple[int, int]:
+def batch_sizes(batch: object) -> tuple[int, int]:
     """Returns the numbers of output rows and edges of a batch from a `Loader`.
 
     Returns 1 row and 0 edges for other batches.
@@ -213,7 +212,7 @@ def batch_sizes(batch: Any) -> tuple[int, int]:
     return (rows if isinstance(rows, int) else 1), (edges if isinstance(edges, int) else 0)
 
 
-def _loss_of(outputs: Any) -> float:
+def _loss_of(outputs: object) -> float:
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     return float(loss) if isinstance(loss, Tensor) else math.nan
 

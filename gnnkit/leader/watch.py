@@ -1,4 +1,4 @@
-"""The leader's record of the workers' states, step by step."""
+"""The leader's record of the workers' states, and of workers that stay slow."""
 
 from __future__ import annotations
 
@@ -9,27 +9,125 @@ import resource
 import statistics
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 
 from gnnkit.leader.epochs import EpochLog, Rates, duration
-from gnnkit.leader.stragglers import Stragglers
 from gnnkit.partition.quality import max_over_mean
 from gnnkit.result.result import finite
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import Lines
 
+WINDOW = 7  # number of steps in the median. Four slow steps in a row are detected, three are not
+PERSISTENT = 50  # number of steps of which three quarters must be slow, waits for a processor included
+FACTOR = 2.0  # minimum ratio to the others' median
+LEAST = 0.005  # minimum difference in seconds per step. Smaller ones are scheduler noise
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A worker that has become slow.
+
+    Reported on standard error and in `result.json`. A worker that recovers may be
+    reported again.
+    """
+
+    rank: int
+    step: int
+    seconds: float  # compute time per step: the median, or the first quartile of PERSISTENT steps
+    others: float  # median of the other workers
+    steps: int = WINDOW  # number of steps considered
+
+    @property
+    def factor(self) -> float:
+        return self.seconds / max(self.others, 1e-9)
+
+    def __str__(self) -> str:
+        persists = self.steps == PERSISTENT
+        of = f"in 3/4 of {self.steps} steps" if persists else f"medians of {self.steps} steps"
+        suffix = "; other processes use its processor" if persists else ""
+        return (
+            f"step {self.step}: rank {self.rank} is slow in compute, {1e3 * self.seconds:.1f} ms a step, {self.factor:.1f} "
+            f"times the others' {1e3 * self.others:.1f} ms ({of}); the others wait for it{suffix}"
+        )
+
+
+class Stragglers:
+    """Detects stragglers from the workers' recent compute times.
+
+    Exchange and synchronisation are ignored, because the other workers wait for a slow
+    worker there. A worker is slow if its time per step is more than `FACTOR` times the
+    others' median. On a busy host, workers wait for a processor in turn. Therefore,
+    such waits count for the others only in the last `WINDOW` steps, and for all workers
+    in the last `PERSISTENT` steps.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self._recent: list[deque[float]] = [deque(maxlen=PERSISTENT) for _ in range(num_workers)]
+        self._without_waits: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(num_workers)]
+        self._slow: set[int] = set()  # reported workers. A worker that recovers may be reported again
+
+    @property
+    def slow(self) -> frozenset[int]:
+        """The workers that are currently slow."""
+        return frozenset(self._slow)
+
+    def pace(self) -> list[float]:  # [num_workers]
+        """Returns each worker's recent compute seconds per step, as a median."""
+        return [median(list(recent)[-WINDOW:]) for recent in self._recent]
+
+    def observe(
+        self, step: int, seconds: Mapping[int, float], queue_seconds: Mapping[int, float] | None = None
+    ) -> list[Straggler]:
+        """Adds a step. Returns the workers that have become slow.
+
+        Args:
+            step: Number of the step in the run.
+            seconds: Compute time by rank, for the remaining workers.
+            queue_seconds: Part of it spent waiting for a processor, by rank. Default:
+                zero.
+        """
+        for rank, value in seconds.items():
+            self._recent[rank].append(value)
+            self._without_waits[rank].append(max(value - (queue_seconds or {}).get(rank, 0.0), 0.0))
+        slow: dict[int, Straggler] = {}
+        for recent, steps in ((self._recent, PERSISTENT), (self._without_waits, WINDOW)):
+            if len(seconds) < 2 or len(recent[min(seconds)]) < steps:
+                continue
+            place = steps // 2 if steps == WINDOW else steps // 4
+            rank_seconds = {rank: sorted(recent[rank])[place] for rank in seconds}
+            medians = {rank: median(list(self._recent[rank])[-steps:]) for rank in seconds}
+            candidates = (
+                Straggler(rank, step, rank_seconds[rank], _median_of_others(medians, rank), steps)
+                for rank in sorted(rank_seconds)
+            )
+            slow |= {straggler.rank: straggler for straggler in candidates if _is_slow(straggler)}
+        new = [slow[rank] for rank in sorted(slow.keys() - self._slow)]
+        self._slow = set(slow)
+        return new
+
+
+def _median_of_others(medians: Mapping[int, float], rank: int) -> float:
+    values: Iterable[float] = (value for peer, value in medians.items() if peer != rank)
+    return median(values)
+
+
+def _is_slow(straggler: Straggler) -> bool:
+    return straggler.seconds > FACTOR * straggler.others and straggler.seconds > straggler.others + LEAST
+
+
 STATUS_SECONDS = 10.0  # seconds between progress lines without a terminal
 Log = Callable[[Mapping[str, float], int], None]  # arguments: scalars by name, step
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkerState:
     """One worker's state after a step.
 
@@ -151,7 +249,7 @@ class Watch:
         assert self._lines is not None
         assert self._log is not None
         return {
-            "states": [] if self._closed else [asdict(state) for state in self.states],
+            "states": [] if self._closed else [vars(state) for state in self.states],
             "size": os.path.getsize(self._lines.path),
             "log": self._log.state(),
             "stragglers": self.stragglers,
@@ -311,7 +409,7 @@ class Watch:
 
     def _publish(self, states: list[WorkerState], step: int, loss: float) -> None:
         for state in states if self._lines is not None and _is_listed(step) else ():
-            line = finite({"time": time.time(), "phase": state.phase} | asdict(state))
+            line = finite({"time": time.time(), "phase": state.phase} | vars(state))
             self._lines.add(json.dumps(line))  # type: ignore[union-attr]
         if step % self.every == 0:
             self.log({"train_loss": loss} | _step_scalars(states), step - 1)

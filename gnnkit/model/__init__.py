@@ -5,5 +5,5 @@ Both read the graph through an `Adjacency`, so one implementation runs on every 
 
 from gnnkit.model.base import ConvModel as ConvModel
 from gnnkit.model.base import GraphModel as GraphModel
-from gnnkit.model.program import Nodes as Nodes
-from gnnkit.model.program import Program as Program
+from gnnkit.model.base import Nodes as Nodes
+from gnnkit.model.base import Program as Program

@@ -58,7 +58,7 @@ _LOOPS_OF_TWO = (
 
 
 @dataclass(slots=True, eq=False)
-class Reads:
+class RowReads:
     """The reads of rows by edge in a model's forward pass."""
 
     last: Pass | None = None  # the pass through whose edges rows were last read
@@ -92,7 +92,7 @@ class Pass:
         self.num_owned: int | None = adjacency.num_dst  # own rows at edges' destinations. None: unknown
         self.num_read = adjacency.num_dst  # own rows at edges' sources
         self.bipartite = False  # True: sources and destinations have separate numbers, so no edge is a loop
-        self.reads = Reads()
+        self.reads = RowReads()
         self._read: EdgeSet | None = None  # the edges through which rows were last read
         self._with_halos: dict[tuple[int, int, bool], Lazy] = {}  # rows that were read, by their memory
 
@@ -228,8 +228,8 @@ class _Ends(Tensor):
 
     @classmethod
     def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+        cls, func: object, types: Any, args: tuple[object, ...] = (), kwargs: Mapping[str, object] | None = None
+    ) -> object:
         kwargs = kwargs or {}
         try:
             return _serve(func, args, kwargs)
@@ -307,7 +307,7 @@ def _as_ends(kind: type[E], rows: Tensor, edge_set: EdgeSet, graph_pass: Pass) -
     return ends
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Unwraps tensors, also within lists."""
     if isinstance(value, _Ends):
         with torch._C.DisableTorchFunctionSubclass():
@@ -350,7 +350,7 @@ def _plainly(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any
     return func(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()})
 
 
-def _get(func: Any, x: Tensor, index: Any) -> Any:
+def _get(func: Any, x: Tensor, index: Any) -> object:
     """Implements x[index]."""
     if isinstance(index, Edges) or (isinstance(x, Edges | Sources) and _flat_ends(index)):
         raise _call_error("x[index]", (x, index))
@@ -367,7 +367,7 @@ def _get(func: Any, x: Tensor, index: Any) -> Any:
     return _at_destinations(func, (x, index), {})
 
 
-def _of_edges(edges: Edges, index: Any) -> Any:
+def _of_edges(edges: Edges, index: Any) -> object:
     """Implements edge_index[0], edge_index[1, index] and edge_index[:, index]."""
     index = _without_full_slice(index)
     first, tail = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
@@ -379,13 +379,13 @@ def _of_edges(edges: Edges, index: Any) -> Any:
     raise _call_error("edge_index[index]", (edges,))
 
 
-def _without_full_slice(index: Any) -> Any:
+def _without_full_slice(index: Any) -> object:
     """Returns 0 for the index [0, :]."""
     every = isinstance(index, tuple) and len(index) == 2 and isinstance(index[1], slice) and index[1] == slice(None)
     return index[0] if every and isinstance(index[0], int) else index
 
 
-def _of_destinations(func: Any, rows: Destinations, index: Any) -> Any:
+def _of_destinations(func: object, rows: Destinations, index: Any) -> object:
     """Implements destinations[index]."""
     if _flat_ends(index, Sources):
         raise _call_error("x[index]", (rows, index))
@@ -411,7 +411,7 @@ def _are_loops(sources: Sources) -> bool:
     return torch.equal(_plain(sources), sources.edge_set.destination)
 
 
-def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:
+def _select(func: object, input: Tensor, dim: int, index: Tensor) -> Any:
     """Implements index_select."""
     if isinstance(input, Edges) and dim in (1, -1) and not isinstance(index, _Ends):
         return _edges(input.edge_set.select(index), input.graph_pass)
@@ -430,7 +430,7 @@ def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:
     return index.graph_pass.read(input, dim, index) if spread is None else spread
 
 
-def _unbind(func: Any, input: Tensor, dim: int = 0) -> Any:
+def _unbind(func: object, input: Tensor, dim: int = 0) -> object:
     """Implements `source, destination = edge_index`."""
     if isinstance(input, Edges) and dim == 0:
         return input.ends
@@ -478,13 +478,13 @@ def _stack(func: Any, tensors: Any, dim: int = 0) -> Any:
     return _unless_sources(func, tensors, dim)
 
 
-def _unless_sources(func: Any, tensors: Any, dim: int) -> Any:
+def _unless_sources(func: object, tensors: object, dim: int) -> object:
     if _flat_ends(tensors, Edges | Sources):
         raise _call_error(name_of(func), tensors)
     return _plainly(func, (tensors, dim), {})
 
 
-def _compare(func: Any, input: Any, other: Any) -> Any:
+def _compare(func: object, input: object, other: object) -> object:
     """Implements source != destination, which detects self-loops."""
     operands = (input, other)
     sources = [tensor for tensor in operands if isinstance(tensor, Sources)]
@@ -531,7 +531,7 @@ def _shift(func: Any, input: Any, other: Any, *, alpha: int = 1) -> Any:
     return input.shift(numbers[0])
 
 
-def _offsets(value: Any) -> list[int] | None:
+def _offsets(value: object) -> list[int] | None:
     """Returns the row offsets of sources and destinations from one number or [2, 1]."""
     if isinstance(value, int) and not isinstance(value, bool):
         return [value]
@@ -560,7 +560,7 @@ def _set_row(edges: Edges, row: Any, value: Any) -> None:
 class RelationPass(Pass):
     """One relation's edges in a model's forward pass."""
 
-    def __init__(self, model: str, rows: RelationRows, reads: Reads) -> None:
+    def __init__(self, model: str, rows: RelationRows, reads: RowReads) -> None:
         """Starts the pass.
 
         Args:
@@ -712,8 +712,8 @@ def _add(
 
 
 def _reduce(
-    func: Any, input: Tensor, dim: int, index: Tensor, src: Any, reduce: str, *, include_self: bool = True
-) -> Any:
+    func: object, input: Tensor, dim: int, index: Tensor, src: object, reduce: str, *, include_self: bool = True
+) -> object:
     """Implements scatter_reduce, also in place."""
     name = name_of(func)
     if _flat_ends((input, index, src), Edges | Sources):
@@ -728,7 +728,7 @@ def _reduce(
     return _compute(func, (input, dim, index, src, reduce), {"include_self": include_self})
 
 
-def _is_by_destination(input: Any, dim: int, index: Destinations, rows: Any) -> bool:
+def _is_by_destination(input: object, dim: int, index: Destinations, rows: object) -> bool:
     """Whether a reduction adds one row per edge to the rows of the destinations."""
     if not isinstance(rows, Tensor) or not isinstance(input, Tensor):
         return False
@@ -769,7 +769,7 @@ _SERVED: dict[str, Callable[..., Any]] = {
 }
 
 
-def _flat(value: Any) -> list[Any]:
+def _flat(value: object) -> list[object]:
     return [inner for item in value for inner in _flat(item)] if isinstance(value, list | tuple) else [value]
 
 
@@ -777,7 +777,7 @@ def _flat_ends(value: Any, kinds: Any = _Ends) -> bool:
     return any(isinstance(item, kinds) for item in _flat(value))
 
 
-def _call_error(name: str, values: Any) -> UserError:
+def _call_error(name: str, values: object) -> UserError:
     ends = next(item for item in _flat(values) if isinstance(item, _Ends))
     hint = (
         ": pass num_nodes=x.size(0)"

@@ -4,35 +4,164 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 
 from gnnkit.engine import Adjacency, BlockAdjacency, Pool, Rows, SparseRows
 from gnnkit.engine.typed_graph import TypedGraph
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.graph.schema import NodeTypes, Schema
-from gnnkit.model.edge_index import Reads, RelationPass
-from gnnkit.model.functions import ExactFunctions
-from gnnkit.model.hetero_forward import HeteroArguments, HeteroTrial, Tensors
-from gnnkit.model.norms import exact_norms
-from gnnkit.model.padding import shared_padding
+from gnnkit.model.edge_index import RelationPass, RowReads
+from gnnkit.model.functions import ExactFunctions, exact_norms, in_messages, is_convolution, shared_padding
 from gnnkit.model.unchanged import (
     EdgeIndexModel,
+    Signature,
     disable_caching,
     index_error,
-    is_convolution,
     merge_adjacencies,
     model_error,
 )
+from gnnkit.utils.ranges import one_line
 
 if TYPE_CHECKING:
-    from gnnkit.model.two_ranks import TrialRows
+    from gnnkit.model.exactness import TrialRows
+
+Tensors = dict[Any, Tensor]  # by node type, or by (source type, name, destination type)
+
+_FEWEST, _TRIAL_EDGES = 3, 4  # nodes of the first type, one more for each further type; edges of a relation
+
+
+@dataclass(frozen=True, slots=True)
+class HeteroTrial:
+    """A module's properties, as observed in a call on a small graph."""
+
+    output_type: str | None  # node type of the output rows. None: the output is a dictionary by type
+    output_types: tuple[str, ...]  # node types that have output rows
+    dropouts: tuple[str | None, ...]  # node type of the rows in each call of dropout, None for other rows
+    norm_types: tuple[str | None, ...]  # the same for each pool of batch statistics
+
+    @classmethod
+    def of(
+        cls, module: nn.Module, signature: Signature, schema: Schema, widths: Mapping[str, int], edge_width: int
+    ) -> HeteroTrial:
+        """Calls the module on a small graph, which gives its lazy layers their widths.
+
+        Each type has another number of nodes, so that the types of rows are known.
+        Only lazy parameters change. Raises `UserError` if the module fails.
+
+        Args:
+            module: The module.
+            signature: Its parameters.
+            schema: The graph's types, with the node types of each relation.
+            widths: Columns of input rows by node type.
+            edge_width: Number of edge features. 0: the graph has none.
+        """
+        graph = _small_graph(schema, widths, edge_width, _dtype(module))
+        types = {len(rows): name for name, rows in graph[0].items()}
+        trace = _Trace(types)
+        try:
+            with torch.no_grad():
+                if any(is_lazy(value) for value in (*module.parameters(), *module.buffers())):
+                    with _evaluating(module):
+                        signature.call(module, *graph)
+                replica = copy.deepcopy(module)  # running statistics of the module stay
+                with torch.random.fork_rng(devices=[]), trace, exact_norms(replica, trace):
+                    out = signature.call(replica, *graph)
+        except UserError:
+            raise
+        except Exception as error:
+            text = f"{type(error).__name__}: {one_line(error)}"
+            raise model_error(module, f"forward fails on a small graph with the types of this graph: {text}") from error
+        if isinstance(out, Tensor) and out.dim() and len(out) in types:
+            output_type = types[len(out)]
+            return cls(output_type, (output_type,), tuple(trace.dropouts), tuple(trace.norm_types))
+        if isinstance(out, Mapping):
+            output_types = tuple(name for name, rows in out.items() if rows is not None)
+            if output_types and all(len(out[name]) == len(graph[0].get(name, ())) for name in output_types):
+                return cls(None, output_types, tuple(trace.dropouts), tuple(trace.norm_types))
+        actual = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+        raise model_error(
+            module,
+            f"forward must return the rows of one node type, or a dictionary of rows by node type, found {actual}",
+        )
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Sets a module and its parts to evaluation mode within the context."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+class _Trace(TorchFunctionMode):
+    """Records the node type of the rows in each call of dropout, and in each pool."""
+
+    def __init__(self, types: Mapping[int, str]) -> None:
+        super().__init__()
+        self.dropouts: list[str | None] = []
+        self.norm_types: list[str | None] = []
+        self._types = types
+
+    def pool(self, num_rows: int) -> Pool:
+        """Records the type of normalised rows, and returns a pool of these rows."""
+        self.norm_types.append(self._types.get(num_rows))
+        return Pool()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is F.dropout and not in_messages():
+            rows = args[0] if args else (kwargs or {})["input"]
+            self.dropouts.append(self._types.get(len(rows)) if rows.dim() == 2 else None)
+        if func is F.batch_norm:
+            arguments = inspect.signature(func).bind(*args, **(kwargs or {})).arguments
+            if arguments.get("training", False) and arguments["input"].dim() == 2:  # as `ExactFunctions` pools rows
+                self.pool(len(arguments["input"]))
+        return func(*args, **(kwargs or {}))
+
+
+_Graph = tuple[Tensors, Tensors, dict[str, Tensors | None]]
+
+
+def _small_graph(schema: Schema, widths: Mapping[str, int], edge_width: int, dtype: torch.dtype) -> _Graph:
+    """Draws rows, edges and edge values."""
+    draw = torch.Generator().manual_seed(0)
+    sizes = {name: _FEWEST + number for number, (name, _) in enumerate(schema.node_types)}
+    sizes = {name: size + size // _TRIAL_EDGES for name, size in sizes.items()}  # none equals a number of edges
+    x: Tensors = {name: torch.rand(sizes[name], widths[name], generator=draw, dtype=dtype) for name in sizes}
+    edges: Tensors = {}
+    for relation in schema.relations or ():
+        ends = [torch.randint(sizes[end], (_TRIAL_EDGES,), generator=draw) for end in (relation.source, relation[2])]
+        edges[tuple(relation)] = torch.stack([ends[0], ends[1].sort().values])  # as recurrent aggregations require
+    shape = (_TRIAL_EDGES, edge_width)
+    features = {key: torch.rand(shape, generator=draw, dtype=dtype) for key in edges} if edge_width else None
+    return (
+        x,
+        edges,
+        {"edge_attr": features, "edge_weight": {key: torch.ones(_TRIAL_EDGES, dtype=dtype) for key in edges}},
+    )
+
+
+def _dtype(module: nn.Module) -> torch.dtype:
+    floats = (value.dtype for value in module.parameters() if is_lazy(value) or value.is_floating_point())
+    return next(floats, torch.float32)
+
 
 _EMPTY_WORKER = "worker has no nodes of type {}: use fewer workers"
 _EMPTY_BATCH = "batch has no nodes of type {}: use larger strategy.batch_size and sampler.fanouts"
@@ -52,22 +181,13 @@ class HeteroModel(EdgeIndexModel):
 
     reads_sparse = True  # types of different widths are stored side by side, as sparse columns
 
-    def __init__(self, module: nn.Module, arguments: HeteroArguments) -> None:
-        """Shares the module's parameters.
-
-        Args:
-            module: The module.
-            arguments: Its parameters.
-        """
+    def __init__(self, module: nn.Module) -> None:
+        """Shares the module's parameters."""
         super().__init__(module)
         self._error = functools.partial(model_error, module)
-        self._arguments, self.reads_relations = arguments, True
         self._schema: Schema | None = None
         self._trial: HeteroTrial | None = None
         self._tables: tuple[SparseRows, Tensors] | None = None  # the last sparse rows, and their dense form by type
-
-    def _inspect(self, module: nn.Module) -> None:
-        return None
 
     def fit_types(self, schema: Schema, in_features: int, edge_width: int) -> None:
         """Initialises lazy layers, and inspects the module by a call on a small graph.
@@ -88,7 +208,7 @@ class HeteroModel(EdgeIndexModel):
         module, self._schema = self.module, schema
         assert isinstance(module, nn.Module)
         widths = {name: len(range(in_features)[columns]) for name, columns in self._columns(schema).items()}
-        self._trial = HeteroTrial.of(module, self._arguments, schema, widths, edge_width)
+        self._trial = HeteroTrial.of(module, self._signature, schema, widths, edge_width)
 
     def on_small_graph(self, rows: TrialRows, draw: int) -> tuple[HeteroModel, Graph]:
         """Returns a model with the same parameters for a small graph, and the graph.
@@ -178,7 +298,7 @@ class HeteroModel(EdgeIndexModel):
         pools = TypedPools(adjacency, graph.nodes, self._trial.norm_types, self._error)
         module.training = self.training
         name = type(self).__name__
-        reads = Reads()
+        reads = RowReads()
         passes = {
             tuple(relation.relation): RelationPass(name, adjacency.relation_rows(relation), reads)
             for relation in graph.relations
@@ -187,7 +307,7 @@ class HeteroModel(EdgeIndexModel):
         functions = ExactFunctions(adjacency, reads, lambda rows, draw: self._ids(rows, draw, graph), pools)
         try:
             with functions, exact_norms(module, pools), shared_padding(module, adjacency), disable_caching(module):
-                out = self._arguments.call(module, self._rows_by_type(x, rows), edges, _values(adjacency, graph))
+                out = self._signature.call(module, self._rows_by_type(x, rows), edges, _values(adjacency, graph))
         except IndexError as error:
             raise index_error(module, error) from error
         except RuntimeError as error:

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
-from gnnkit.model.program import Nodes, Program
+from gnnkit.model.base import Nodes, Program
 from gnnkit.utils.ranges import share
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gnnkit.model.program import Nodes, Program
+from gnnkit.model.base import Nodes, Program
 from gnnkit.utils.ranges import share
 
 

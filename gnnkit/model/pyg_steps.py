@@ -34,7 +34,7 @@ _SHARED = (
 )  # attributes set by save_hyperparameters
 
 
-def own_steps(kind: type, base: type) -> dict[str, Any]:
+def own_steps(kind: type, base: type) -> dict[str, object]:
     """Returns the Lightning methods that a user's class overrides, by name.
 
     Each calls the method of `self.module`, which logs through `self`.
@@ -52,8 +52,8 @@ def own_steps(kind: type, base: type) -> dict[str, Any]:
     return {name: _calling(name) for name in overridden - vars(nn.Module).keys()}
 
 
-def _calling(name: str) -> Callable[..., Any]:
-    def call(self: Any, *arguments: Any, **keys: Any) -> Any:
+def _calling(name: str) -> Callable[..., object]:
+    def call(self: Any, *arguments: Any, **keys: object) -> Any:
         method = getattr(follow(self), name)
         if name == "training_step":
             return self.step(method, *arguments)
@@ -67,7 +67,7 @@ def _calling(name: str) -> Callable[..., Any]:
     return call
 
 
-def share(model: Any, module: nn.Module) -> None:
+def share(model: object, module: nn.Module) -> None:
     """Shares the module's hyperparameters with a model."""
     vars(model).update({name: vars(module)[name] for name in _SHARED if name in vars(module)})
 
@@ -176,7 +176,7 @@ class _Unread:
 class Values:
     """A rank's part, with the attributes of PyG's `Data`."""
 
-    def __init__(self, model: nn.Module, values: Mapping[str, Any]) -> None:
+    def __init__(self, model: nn.Module, values: Mapping[str, object]) -> None:
         """Stores the values that `model` may read by name."""
         self._model, self._values = model, values
 

@@ -14,9 +14,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, EdgeColumns, Features, Floats, Graph, Ids, Labels, feature_arrays, labelled, read_features
 from gnnkit.graph.types import offsets_of, take
 from gnnkit.partition.base import Partition
+from gnnkit.partition.degrees import AddedLoops, looped, mean_in_edges, relation_degrees
 from gnnkit.partition.grid import Grid
-from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
-from gnnkit.partition.relations import relation_degrees
 from gnnkit.utils.checks import check_range
 from gnnkit.utils.ranges import MAX_COUNT, whole
 from gnnkit.utils.storage import load_arrays, save_arrays
@@ -206,7 +205,7 @@ _NOT_ARRAYS = (*_SCALARS, "type_sizes", "grid", "csc", "features")
 _ARRAYS = tuple(field.name for field in fields(Shard) if field.name not in _NOT_ARRAYS)
 
 
-def _read_type_sizes(meta: Mapping[str, Any]) -> tuple[int, ...] | None:
+def _read_type_sizes(meta: Mapping[str, object]) -> tuple[int, ...] | None:
     """Reads the sizes of node types, which older files do not have."""
     sizes = meta.get("type_sizes")
     if sizes is None:

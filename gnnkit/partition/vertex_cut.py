@@ -45,3 +45,30 @@ def _in_turn(node_cell: Ids, grid: Grid) -> Ids:  # [num_nodes] int32
     turn = np.empty(len(node_cell), np.int64)
     turn[order] = np.arange(len(node_cell)) - start[node_cell[order]]
     return (node_cell.astype(np.int64) * grid.slices + turn % grid.slices).astype(np.int32)
+
+
+class Hdrf(StreamedEdges):
+    """High-degree replicated first (Petroni et al., CIKM 2015), a vertex-cut.
+
+    Choose this partition if edges must be balanced to the percent on graphs with hubs.
+    It uses the graph's degrees instead of partial degrees.
+    """
+
+    def __init__(self, imbalance: float = 0.1, balance_weight: float = 1.1) -> None:
+        """Checks the options.
+
+        Args:
+            imbalance: Maximum excess of a cell over the mean, of edges and of nodes,
+                from 0.001 to 1.
+            balance_weight: Weight of balance against replication, lambda in the paper.
+        """
+        super().__init__(imbalance)
+        self.balance_weight = real("partition.options.balance_weight", balance_weight, 0)
+
+
+class TwoPhase(StreamedEdges):
+    """2PS-L, two-phase streaming (Mayer, Orujzade & Jacobsen, ICDE 2022), a vertex-cut.
+
+    Choose this partition over `hdrf` for many workers, or for graphs with communities.
+    Nodes are clustered in one pass, and only two cells are compared per edge.
+    """

@@ -15,7 +15,7 @@ from gnnkit.dataset.base import blame, name_list
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, Ids, SparseFeatures
 from gnnkit.graph.unfit_columns import IgnorableColumns, describe_many, has_many_values, remedy
-from gnnkit.launch.phases import warn
+from gnnkit.launch.progress import warn
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown_names
 
@@ -196,9 +196,7 @@ class TrainedColumns:
         subject = f"1 {self.item} has" if count == 1 else f"{count:,} {self.item}s have"
         line = f"{subject} values of text that the model of {self.folder} has not seen: {shown_names(names)}"
         if self.text == "known":
-            raise UserError(
-                f"dataset: {line}: features.text=known refuses these: leave out the {self.item}s, or train again"
-            )
+            raise UserError(f"dataset: {line}: features.text=known refuses these: remove the rows, or train again")
         warn(f"{line}: all columns of that text are 0 there")
 
     def check(self, names: Sequence[str]) -> None:

@@ -18,14 +18,11 @@ from gnnkit.config.settings import Settings
 from gnnkit.engine.remote.features import round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Schema
-from gnnkit.launch.phases import phase
+from gnnkit.launch.progress import phase
 from gnnkit.partition.base import Partition
-from gnnkit.partition.neighbours import Crossing
-from gnnkit.partition.quality import measure
+from gnnkit.partition.quality import Crossing, measure
 from gnnkit.partition.shard import uncut
 from gnnkit.partition.store.parts import GRAPH, LATER, LINKS, ROUNDED, WHOLE, without_edges, without_features
-from gnnkit.prepare import picture
-from gnnkit.prepare.assign import Decision
 from gnnkit.prepare.facts import (
     Needs,
     Preparation,
@@ -38,10 +35,9 @@ from gnnkit.prepare.facts import (
 )
 from gnnkit.prepare.inputs import check_types, with_names
 from gnnkit.prepare.kept import ResultCache, content, fingerprint, kept_partition, link_files
-from gnnkit.prepare.run_partition import keep, load_rebalanced, save_shards
-from gnnkit.prepare.steps import prepare_graph
-from gnnkit.prepare.times import describe_visible, sampling_rule, visible_graphs
-from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
+from gnnkit.prepare.run_partition import Decision, keep, load_rebalanced, save_picture, save_shards
+from gnnkit.prepare.steps import describe_visible, prepare_graph, sampling_rule, visible_graphs
+from gnnkit.result.result import COORDINATION, PREPARED, SOURCE
 from gnnkit.utils.documents import Json, parse_json
 from gnnkit.utils.ranges import one_line
 from gnnkit.utils.storage import passing, save_arrays
@@ -79,14 +75,14 @@ def prepare(request: Preparation) -> Json:
     if needs.recut or recut is not None:
         keep(folder, settings, partition, is_recut=recut is not None)
     if settings.draws_report:
-        picture.save(graph, partition, folder)
+        save_picture(graph, partition, folder)
     times = np.diff([start, read_at, partitioned_at, time.monotonic()]).tolist()
     seconds = dict(zip(("reading", "partitioning", "cutting"), times, strict=True))
     return replace(
         facts.with_notes(*map(one_line, lines), *note, *cache.notes),
         fingerprint=fingerprint(graph, rows) if rows.pairs else cache.fingerprint,
         relations=None if graph.edge_type_names is None else list(graph.edge_type_names),
-        inverse_edges=needs.inverse_edges,
+        inverse_edges=needs.model.inverse_edges,
         seconds=seconds,
     ).to_dict()
 
@@ -100,7 +96,7 @@ def check_model(settings: Settings, needs: Needs, types: Schema, names: Sequence
         types: The graph's types.
         names: Names of the feature columns, if they have any.
     """
-    check_types(needs.untyped_model, types)
+    check_types(needs.model.untyped_model, types)
     plugin = None if settings.model.origin == "Python" else settings.model.load()
     if (check := getattr(plugin, "check_columns", None)) is not None:
         check(names or () if settings.inputs == "features" else ())

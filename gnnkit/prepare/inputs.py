@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,13 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.config.settings import DEFAULT_TASK, Settings
+from gnnkit.dataset.base import UnlabelledEdges
 from gnnkit.engine.remote.features import round_rows
 from gnnkit.errors import UserError
-from gnnkit.graph import Features, FeatureTable, Floats, Graph, PackedFeatures, Schema, SparseFeatures
-from gnnkit.launch.phases import warnings_in_lines
+from gnnkit.graph import Features, FeatureTable, Floats, Graph, Ids, PackedFeatures, Schema, SparseFeatures, Split
+from gnnkit.graph.labels import check_one_hot
+from gnnkit.graph.split import time_spans
+from gnnkit.graph.times import ALWAYS, NEVER
+from gnnkit.graph.types import offsets_of
+from gnnkit.graph.unfit_columns import IgnorableColumns
+from gnnkit.launch.progress import warnings_in_lines
 from gnnkit.partition.base import mix
 from gnnkit.partition.store.manifest import NODE_IDS
-from gnnkit.prepare.times import degrees_before_split
 from gnnkit.prepare.transform import Numbers
 from gnnkit.sampler.targets import TaskRows
 from gnnkit.utils.checks import Array, rows_at_once
@@ -24,6 +30,7 @@ from gnnkit.utils.ranges import one_line, shown_names
 from gnnkit.utils.storage import save_array
 
 _STEPS = 255  # number of 8-bit steps between a column's minimum and maximum
+_EDGES = 1 << 22  # edges counted at once
 _REMEDY = "remove features.dtype, or scale the column (features.scale)"
 
 
@@ -187,7 +194,13 @@ def with_names(settings: Settings, graph: Graph | None = None) -> Graph:
         return graph
     try:
         with warnings_in_lines(settings.dataset.name):
+            if settings.job.needs_labels and not settings.task.load().labels_nodes:
+                warnings.simplefilter("error", UnlabelledEdges)
             data: Graph = settings.dataset.create().load()
+    except UserError as error:
+        if settings.checkpoint is None or IgnorableColumns.of(error) is None:
+            raise
+        raise UserError(f"{error}, but not if the model of {settings.checkpoint} reads it") from error
     except MemoryError as error:
         raise UserError(
             f"dataset={settings.dataset.name} does not fit into memory ({one_line(error) or 'an allocation failed'}): import it in pieces with "
@@ -201,6 +214,7 @@ def check_implied_task(settings: Settings, graph: Graph) -> None:
     if not (settings.implies_task and settings.task.name == DEFAULT_TASK and graph.labels.dtype.kind == "f"):
         return
     numbers = graph.labels[graph.labelled]
+    check_one_hot(numbers)
     kind = "whole" if (numbers == np.floor(numbers)).all() else "floating-point"
     raise UserError(
         f"task={DEFAULT_TASK} is the default, but labels are {kind} numbers from {numbers.min():g} to "
@@ -349,3 +363,34 @@ def nonzero_share(features: Features) -> float:
     step = max(len(features) * features.shape[1] // (1 << 22), 1)
     sample = np.asarray(features[::step])
     return float(np.count_nonzero(sample) / max(sample.size, 1))
+
+
+def degrees_before_split(graph: Graph) -> Ids:  # [num_nodes]
+    """Counts each node's in-edges before a split's first held-out time."""
+    indptr, times, first = graph.csc.indptr, graph.edge_time, first_later(graph)
+    if first is None and graph.time_borders is not None:
+        first = graph.time_borders[0]
+    if first is None or times is None:
+        return np.diff(indptr)
+    degrees = np.zeros(graph.num_nodes, np.int64)
+    for begin in range(0, graph.num_edges, _EDGES):
+        counts = offsets_of(times[begin : begin + _EDGES] < first)
+        degrees += np.diff(counts[np.clip(indptr - begin, 0, len(counts) - 1)])
+    return degrees
+
+
+def rows_to_fit(graph: Graph) -> npt.NDArray[np.int8]:  # [num_nodes] values of `Split`
+    """Returns the split, where statistics of columns are those of the training rows.
+
+    If edges are split by time, the nodes before the first held-out time train.
+    """
+    if graph.time_borders is None or graph.node_time is None or (graph.split == Split.TRAIN).any():
+        return graph.split
+    return np.where(graph.node_time < graph.time_borders[0], Split.TRAIN, Split.NONE).astype(np.int8)
+
+
+def first_later(graph: Graph) -> int | None:
+    """Returns the first held-out node's time if an edge is as late or later."""
+    first = min((first for part, (first, _) in time_spans(graph).items() if part != Split.TRAIN), default=NEVER)
+    is_later = graph.edge_time is not None and graph.edge_time.max(initial=ALWAYS) >= first != NEVER
+    return first if is_later else None

@@ -26,8 +26,7 @@ from gnnkit.config.settings import Choice, Settings
 from gnnkit.graph import Graph
 from gnnkit.graph.edge_columns import RULES
 from gnnkit.partition.base import Partition
-from gnnkit.prepare.assign import assign
-from gnnkit.prepare.run_partition import load_partition, save_partition
+from gnnkit.prepare.run_partition import assign, load_partition, save_partition
 from gnnkit.sampler.targets import NODES, TaskRows
 from gnnkit.utils.documents import json_digest, read_object
 from gnnkit.utils.storage import passing, sync_files
@@ -54,9 +53,9 @@ class ResultCache:
     def recall(
         self,
         kind: str,
-        depends: Mapping[str, Any],
+        depends: Mapping[str, object],
         make: Callable[[], T],
-        write: Callable[[T, Path], Any],
+        write: Callable[[T, Path], object],
         read: Callable[[Path, Any], T],
     ) -> T:
         """Returns an earlier run's result for the same graph, or computes it.
@@ -101,12 +100,12 @@ class ResultCache:
     def _stem(self, kind: str) -> str:
         return f"{kind}-{self.fingerprint[:16]}"
 
-    def _entry_folder(self, kind: str, depends: Mapping[str, Any]) -> Path:
+    def _entry_folder(self, kind: str, depends: Mapping[str, object]) -> Path:
         assert self.folder is not None
         digest = json_digest([self._content, depends, _code_version()])
         return self.folder / f"{self._stem(kind)}-{digest}"
 
-    def _store_entry(self, kind: str, depends: Mapping[str, Any], write: Callable[[Path], Any]) -> None:
+    def _store_entry(self, kind: str, depends: Mapping[str, object], write: Callable[[Path], object]) -> None:
         """Adds an entry, after removing least recently used ones if space is needed."""
         assert self.folder is not None
         entry, temporary = self._entry_folder(kind, depends), self.folder / f".{kind}-{secrets.token_hex(8)}"
@@ -185,11 +184,11 @@ def fingerprint(graph: Graph, task_rows: TaskRows = NODES) -> str:
     return digest.hexdigest()
 
 
-def content(value: Any) -> str:
+def content(value: object) -> str:
     """Hashes all numbers in a dataclass of arrays."""
     digest = hashlib.sha256()
 
-    def add(value: Any) -> None:
+    def add(value: object) -> None:
         if is_dataclass(value):
             for column in fields(value):
                 digest.update(f"{column.name}:".encode())
@@ -204,7 +203,7 @@ def content(value: Any) -> str:
     return digest.hexdigest()
 
 
-def origin(choice: Choice) -> list[Any]:
+def origin(choice: Choice) -> list[object]:
     """Identifies a plugin's version, including the files that it reads."""
     files = [sys.modules[choice.load().__module__].__file__]
     files += [
@@ -213,12 +212,12 @@ def origin(choice: Choice) -> list[Any]:
     return [choice.origin, *(_stamps(Path(file)) for file in files if file)]
 
 
-def _code_version() -> list[Any]:
+def _code_version() -> list[object]:
     """Identifies gnnkit's version by the sizes and times of its source files."""
     return _stamps(Path(__file__).parents[1])
 
 
-def _stamps(path: Path) -> list[Any]:
+def _stamps(path: Path) -> list[object]:
     """Returns size and time of a file, or of each file in a folder."""
     try:
         if path.is_dir():

@@ -1,4 +1,4 @@
-"""Preparation of a run from a store, using the store's manifest."""
+"""Stores: written from a graph in memory, and read by the preparation of a run."""
 
 from __future__ import annotations
 
@@ -12,25 +12,46 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit.config.settings import AUTO, Settings
 from gnnkit.errors import UserError
-from gnnkit.graph import SparseFeatures
-from gnnkit.launch.phases import phase
+from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.progress import phase
+from gnnkit.partition.base import Partition
+from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.store.join import join_store
-from gnnkit.partition.store.manifest import PARTS, Manifest, differing
-from gnnkit.partition.store.pairs import with_pairs
-from gnnkit.partition.store.parts import GRAPH, LINKS, Reads, without_features
+from gnnkit.partition.store.manifest import PARTS, Digests, Manifest, differing, shaping
+from gnnkit.partition.store.pairs import with_pairs, without_pairs
+from gnnkit.partition.store.parts import GRAPH, LINKS, StoreParts, without_features
 from gnnkit.prepare import cut
-from gnnkit.prepare.facts import Needs, Preparation, Prepared, why_fetched, why_shared
-from gnnkit.prepare.inputs import IDS, check_relation, check_width
-from gnnkit.prepare.placed import place_features
-from gnnkit.prepare.run_partition import keep, load_partition, load_rebalanced
-from gnnkit.prepare.steps import no_split
-from gnnkit.prepare.times import sampling_rule
+from gnnkit.prepare.facts import (
+    ModelNeeds,
+    Needs,
+    Preparation,
+    Prepared,
+    coordination,
+    describe_shards,
+    place_features,
+    why_fetched,
+    why_shared,
+)
+from gnnkit.prepare.inputs import IDS, check_relation, check_width, load, save_ids, with_names
+from gnnkit.prepare.kept import ResultCache, fingerprint, kept_partition
+from gnnkit.prepare.run_partition import (
+    Decision,
+    describe,
+    draw_picture,
+    keep,
+    load_partition,
+    load_rebalanced,
+    save_shards,
+)
+from gnnkit.prepare.steps import Draft, describe_store, no_split, prepare_graph, sampling_rule
 from gnnkit.prepare.trained import take_stored
-from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED
+from gnnkit.result.result import COORDINATION, INPUTS, PARTITION, PICTURE, PREPARED
 from gnnkit.sampler.base import TIME_RULES
 from gnnkit.sampler.links import load_rows
+from gnnkit.utils.documents import Json, read_object
 from gnnkit.utils.ranges import shown
 from gnnkit.utils.storage import passing, write_atomically
 
@@ -85,7 +106,7 @@ def _adapt_facts(request: Preparation, manifest: Manifest, root: Path, missing: 
         facts = replace(facts, why=why_shared(settings), balance={"nodes": facts.balance["nodes"]})
     elif not needs.features:
         facts = replace(facts, why=why_fetched(settings))
-    if manifest.packed and needs.inputs:
+    if manifest.packed and needs.model.inputs:
         facts = facts.with_notes(manifest.packed)
     read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
     return replace(
@@ -96,11 +117,11 @@ def _adapt_facts(request: Preparation, manifest: Manifest, root: Path, missing: 
         origin=f"store: {root}, cut from dataset={manifest.source}: {read}",
         store=str(root.absolute()),
         reads=_select_parts(needs),
-        dense=manifest.holds["sparse"] and not needs.sparse,
+        dense=manifest.holds["sparse"] and not needs.model.sparse,
     )
 
 
-def _select_parts(needs: Needs) -> Reads:
+def _select_parts(needs: Needs) -> StoreParts:
     if not needs.graph:
         return "shard"
     return "topology" if not needs.features else "both" if needs.shard_edges else "graph"
@@ -123,12 +144,12 @@ def _check_store(request: Preparation, manifest: Manifest, root: Path) -> None:
     if needs.trains and not is_split:
         raise UserError(no_split(settings, has_labels=manifest.counts["labelled"] > 0))
     cut.check_model(settings, needs, manifest.types, manifest.inputs.get("features"))
-    if needs.inverse_edges:
+    if needs.model.inverse_edges:
         raise UserError(
             f"model.inverse=true: the store {root} has no inverse edges, which batches and model=lightgcn need: use "
             "model.inverse=false, model=rgcn with strategy=vertex_centric, or the original data set"
         )
-    if settings.inputs == "features" and needs.inputs:
+    if settings.inputs == "features" and needs.model.inputs:
         check_width(manifest.counts["features"])
     if settings.features.place == "disk" and manifest.holds["sparse"]:
         raise UserError(
@@ -145,9 +166,9 @@ def _check_store(request: Preparation, manifest: Manifest, root: Path) -> None:
 
 def _check_order(request: Preparation, manifest: Manifest, root: Path) -> None:
     """Raises `UserError` if the run needs in-edges in another order."""
-    if request.needs.ordered_layer is not None:
+    if request.needs.model.ordered_layer is not None:
         raise UserError(
-            f"model: {request.needs.ordered_layer} reads a node's in-edges in the order of the edge list, and the store {root} "
+            f"model: {request.needs.model.ordered_layer} reads a node's in-edges in the order of the edge list, and the store {root} "
             'sorts them by source: use another data set than dataset=store, or aggr="mean", "sum" or "max"'
         )
     rule = sampling_rule(request.settings)
@@ -166,18 +187,18 @@ def _check_links(request: Preparation, manifest: Manifest, root: Path) -> None:
             f"dataset.root={root}: parts of task={request.settings.task.name} do not contain the held-out edges, which "
             "this job reads: use the original data set"
         )
-    if request.needs.relational:
+    if request.needs.model.relational:
         check_relation(manifest.types, load_rows(root / PARTS / LINKS))
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: object) -> str:
     return "null" if value is None else shown(str(value).replace(" ", ""))
 
 
 def _find_missing(request: Preparation, manifest: Manifest) -> list[str]:
     """Names the data that the ranks read and the store does not have."""
     settings, needs = request.settings, request.needs
-    dense = manifest.holds["sparse"] and not needs.sparse and needs.features
+    dense = manifest.holds["sparse"] and not needs.model.sparse and needs.features
     requirements = {
         _GRAPH: needs.graph and (dense or not manifest.holds["graph"]),
         "trainer.precision=bf16-mixed": cut.rounds(settings) and needs.shares_all,
@@ -191,7 +212,7 @@ def _write_missing(request: Preparation, root: Path, missing: Sequence[str]) -> 
     """Writes the data that `_find_missing` names."""
     settings, needs, folder = request.settings, request.needs, request.folder
     graph, target = join_store(root), folder / PREPARED
-    if not needs.sparse and isinstance(graph.features, SparseFeatures):
+    if not needs.model.sparse and isinstance(graph.features, SparseFeatures):
         graph = graph.derive(features=np.asarray(graph.features))
     with passing():
         if _GRAPH in missing:
@@ -201,3 +222,142 @@ def _write_missing(request: Preparation, root: Path, missing: Sequence[str]) -> 
         cut.save_whole(graph, needs, target)
     if needs.recut:
         keep(folder, settings, load_partition(root)[0], is_recut=False)
+
+
+# Features may stay sparse, because ranks that need dense rows convert them.
+_NEEDS = Needs(trains=True, graph=False, reference=False, model=ModelNeeds(sparse=True), for_store=True)
+
+
+def write(settings: Settings, folder: Path, graph: Graph | None, key: str) -> Json:
+    """Writes a store and its partition. Returns the partition's figures and a summary.
+
+    If no run could train on the graph as configured, it is only measured, and the
+    summary states why.
+
+    Args:
+        settings: The settings of job=partition.
+        folder: The run folder, which becomes the store.
+        graph: Replaces the data set.
+        key: Identifies the job and its data.
+    """
+    named_graph = with_names(settings, graph)
+    try:
+        draft, reason = prepare_graph(settings, _NEEDS, named_graph, folder), None
+    except UserError as error:  # measure the graph although no run can train on it
+        draft, reason = Draft(save_ids(load(settings, named_graph), folder)), error
+    graph = draft.graph.evolve(time_borders=None)  # edges are split now
+    cache = ResultCache(settings.cache, graph)
+    partition = kept_partition(cache, settings)
+    quality = measure(graph, partition)
+    quality.save(folder / PARTITION)
+    if reason is not None:
+        notes = [f"store: none is written, as no run would read it: {reason}", *cache.notes]
+        return _report(settings, graph, quality, notes)
+    holds_graph = settings.strategy.name != AUTO and settings.create_strategy().reads.graph
+    has_rows = not (holds_graph and of_ranges(graph, partition))
+    save_shards(graph, partition, folder / PARTS, has_rows=has_rows)
+    draft.rows.save(folder / PARTS / LINKS)
+    if holds_graph:
+        graph.save(folder / PARTS / GRAPH)
+    with Digests() as digests:
+        draft = draft.then(graph)
+        return finish_store(settings, key, draft, quality, folder, digests, has_rows=has_rows, notes=cache.notes)
+
+
+def of_ranges(graph: Graph, partition: Partition) -> bool:
+    """Returns whether each part's feature rows are a contiguous range of the graph's.
+
+    If the store holds the graph, its parts then need no rows.
+    """
+    owners = partition.node_rank
+    return not isinstance(graph.features, SparseFeatures) and bool((owners[1:] >= owners[:-1]).all())
+
+
+def finish_store(
+    settings: Settings,
+    key: str,
+    draft: Draft,
+    quality: Quality,
+    folder: Path,
+    digests: Digests,
+    *,
+    has_rows: bool,
+    source: str | None = None,
+    notes: Sequence[str] = (),
+) -> Json:
+    """Writes the manifest of a store whose parts are written.
+
+    Returns the partition's figures and a summary.
+
+    Args:
+        settings: The settings.
+        key: Identifies the job and its data.
+        draft: The partitioned graph.
+        quality: The partition, and its figures.
+        folder: The store.
+        digests: Hashes of its files.
+        has_rows: Whether parts have feature rows, or use ranges of the graph's.
+        source: Name of the data. Default: the data set's.
+        notes: Further lines.
+    """
+    graph, rule, decision = draft.graph, sampling_rule(settings), Decision.of(settings, quality)
+    facts = replace(describe_shards(settings, graph, quality, decision), fingerprint=fingerprint(graph, draft.rows))
+    manifest = Manifest(
+        asked=key,
+        source=source or settings.dataset.name,
+        keys=shaping(settings.cut),
+        counts=_count_items(graph),
+        schema=_schema_of(graph),
+        prepared=replace(facts, schema=None).to_dict(),  # the store has its own
+        quality=quality.to_dict(),
+        coordination=coordination(quality, decision),
+        picture=draw_picture(graph, quality.partition),
+        inputs=read_object(folder / INPUTS),
+        holds=_list_contents(rule, graph, quality, folder, has_rows=has_rows),
+        files={},
+        packed=draft.rounding,
+    )
+    manifest = without_pairs(manifest, folder)
+    replace(manifest, files=digests.files_of(folder, IDS)).save(folder)
+    times = [] if draft.rows.pairs or rule != "none" else describe_store(graph)
+    store_line = f"store: dataset=store dataset.root={folder} trains from it"
+    return _report(settings, graph, quality, [*times, *draft.notes, store_line, *notes])
+
+
+def _report(settings: Settings, graph: Graph, quality: Quality, notes: Sequence[str]) -> Json:
+    """Returns the partition's figures, with a summary."""
+    reasons = [] if settings.decided is None else [settings.decided["why"]]
+    lines = [*describe(graph, settings, quality.partition), *reasons, *quality.table(), *notes]
+    return {"summary": "\n".join(lines), **quality.to_dict()}
+
+
+def _list_contents(rule: str, graph: Graph, quality: Quality, folder: Path, *, has_rows: bool) -> dict[str, bool]:
+    return {
+        "graph": (folder / PARTS / GRAPH).exists(),
+        "rows": has_rows,
+        "links": (folder / PARTS / LINKS).exists(),
+        "sparse": isinstance(graph.features, SparseFeatures),
+        "node_ids": (folder / IDS).exists(),
+        "vertex_cut": quality.partition.edge_cell is not None,
+        f"time_{rule}": True,
+    }
+
+
+def _schema_of(graph: Graph) -> Json:
+    return {
+        "node_types": None if graph.node_types is None else [list(pair) for pair in graph.node_types],
+        "edge_types": None if graph.edge_type_names is None else list(graph.edge_type_names),
+        **graph.schema.to_dict(),
+        **({} if graph.time_unit is None else {"time_unit": graph.time_unit}),
+    }
+
+
+def _count_items(graph: Graph) -> dict[str, int]:
+    return {
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "features": graph.features.shape[1],
+        "classes": graph.num_classes,
+        "labelled": int(np.count_nonzero(graph.labelled)),
+        **graph.split_sizes,
+    }

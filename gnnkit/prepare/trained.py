@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from gnnkit.config.settings import Settings
 from gnnkit.dataset.base import both_ways
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split
+from gnnkit.graph.graph import MARKS
 from gnnkit.graph.unfit_columns import join_reasons, remedy
-from gnnkit.launch.phases import warn
+from gnnkit.launch.progress import warn
 from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts, find_ids, ignored_columns
+from gnnkit.prepare.inputs import degrees_before_split, rows_to_fit
 from gnnkit.prepare.run_partition import resumed_folder
-from gnnkit.prepare.times import degrees_before_split, rows_to_fit
 from gnnkit.prepare.transform import Fill, InputRows, InputTransform, Scale, warn_of_edges
-from gnnkit.result.folder import INPUTS
+from gnnkit.result.result import INPUTS
 from gnnkit.utils.documents import read_object
 from gnnkit.utils.ranges import MAX_COUNT, shown, shown_names, switch, whole
 from gnnkit.utils.storage import write_atomically
@@ -48,6 +50,7 @@ class Inputs:
     type_sizes: list[int] | None = None  # nodes of each type, in the order of ids. None: saved by an earlier version
     edge_weight: bool | None = None  # whether edges have weights. None: saved by an earlier version
     edge_classes: list[str] | None = None  # of edge labels, in order. None: no labels, numbers or an earlier version
+    column_forms: list[str] | None = None  # as `Graph.column_forms`. None: unknown
     degree: bool = False  # whether the last feature column is `with_degree`'s, which data does not have
 
     @classmethod
@@ -66,6 +69,7 @@ class Inputs:
             type_sizes=list(graph.schema.type_sizes),
             edge_weight=graph.csc.weight is not None,
             edge_classes=_edge_classes(graph),
+            column_forms=list(graph.column_forms) if reads and graph.column_forms else None,
         )
 
     @classmethod
@@ -97,7 +101,7 @@ class Inputs:
     @property
     def all_names(self) -> tuple[list[str] | None, ...]:
         columns = self.features, self.edge_features, self.category_of, self.edge_category_of, self.label_classes
-        return *columns, self.edge_classes, self.edge_types, self.node_types
+        return *columns, self.column_forms, self.edge_classes, self.edge_types, self.node_types
 
     @property
     def transform(self) -> InputTransform:
@@ -117,9 +121,8 @@ class Inputs:
         if node_types:
             self.check_node_types([name for name, _ in graph.schema.node_types], folder)
         graph = self.ordered(graph, folder)
-        return _with_labels(
-            with_columns(graph, self.read_rows(NumericTable.of_nodes(graph), folder)), self.label_classes
-        )
+        rows = self.read_rows(NumericTable.of_nodes(graph), folder)
+        return _with_labels(with_columns(graph, rows), self.label_classes)
 
     def read_rows(self, table: NumericTable, folder: Path) -> NumericTable:
         """Fills and scales a table that has the model's columns in its order."""
@@ -179,9 +182,7 @@ def with_degree(graph: Graph) -> Graph:
     Raises `UserError` for a graph of several node types.
     """
     if len(graph.schema.node_types) > 1:
-        raise UserError(
-            "features.degree=true: degrees are a column of one node type, and the graph has several: remove the key"
-        )
+        raise UserError("features.degree=true adds a column to one node type, the graph has several: remove the key")
     column, rows = np.log1p(degrees_before_split(graph)), graph.features
     if isinstance(rows, SparseFeatures):
         csr, ends = rows.csr, rows.csr.indptr[1:]
@@ -340,7 +341,7 @@ def _load_trained(settings: Settings) -> tuple[Inputs, Path] | None:
     return None if folder is None or facts is None else (facts, folder)
 
 
-def take_stored(settings: Settings, plain: Mapping[str, Any], run_folder: Path, root: Path) -> None:
+def take_stored(settings: Settings, plain: Mapping[str, object], run_folder: Path, root: Path) -> None:
     """Saves a store's facts as the run's, like `as_read`.
 
     Raises `UserError` if the trained model needs columns in another order or scale.
@@ -354,9 +355,7 @@ def take_stored(settings: Settings, plain: Mapping[str, Any], run_folder: Path, 
         raise UserError(f"label_inputs: the store {root} has no columns of labels: use the original data set")
     facts = Inputs._from_dict(plain)
     if settings.features.degree and not facts.degree:
-        raise UserError(
-            f"features.degree=true: the store {root} was made without this column: use the original data set"
-        )
+        raise UserError(f"features.degree=true: the store {root} has no such column: use the original data set")
     if (loaded_model := _load_trained(settings)) is not None:
         model, folder = loaded_model
         _warn_of_differences(model, facts, folder)
@@ -391,7 +390,19 @@ def _renumber_relations(graph: Graph, model_types: Sequence[str] | None) -> Grap
 
 
 def _warn_of_differences(model: Inputs, facts: Inputs, folder: Path, changes: Sequence[str] = ()) -> None:
-    """Prints a warning for each difference, or else for each of the known `changes`."""
+    """Prints a warning for each difference, or else for each of the known `changes`.
+
+    Raises `UserError` for numbers with another decimal mark, whose points or commas may
+    separate thousands.
+    """
+    for mark, other in permutations(MARKS):
+        for form in facts.column_forms or ():
+            name = form.removeprefix(f"{mark}: ")
+            if f"{other}: {name}" in (model.column_forms or ()):
+                raise UserError(
+                    f"dataset: column {name!r} has numbers with a {mark} here, and with a {other} in the training data of "
+                    f"{folder}: write its numbers as there"
+                )
     for line in [*(changes or _list_differences(model, facts, folder)), *_list_unnamed(model, facts, folder)]:
         warn(line)
 
@@ -437,5 +448,5 @@ def _has_unit_rows(features: Features) -> bool:
     return bool(sums.any() and np.allclose(sums[sums > 0], 1, atol=1e-3))
 
 
-def _are_names(value: Any) -> bool:
+def _are_names(value: object) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(name, str) for name in value))

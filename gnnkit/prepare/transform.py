@@ -14,8 +14,7 @@ import numpy.typing as npt
 from gnnkit.config.settings import AUTO, FILLS, SCALES
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, PackedFeatures, SparseFeatures, Split
-from gnnkit.graph.features import normalized
-from gnnkit.graph.missing import FILLED_BY
+from gnnkit.graph.features import FILLED_BY, normalized
 from gnnkit.graph.types import set_fields
 from gnnkit.prepare.columns import NumericTable, are_numbers
 from gnnkit.utils.checks import rows_at_once
@@ -55,9 +54,7 @@ class Fill:
         )
         kinds = (self.means is not None) == (self.kind == "mean"), (self.dropped is not None) == (self.kind == "drop")
         if not (valid and all(kinds)):
-            raise ValueError(
-                f"a fill of kind {self.kind} with means {shown(self.means)}, dropped {shown(self.dropped)}"
-            )
+            raise ValueError(f"fill={self.kind} with means {shown(self.means)}, dropped {shown(self.dropped)}")
 
     @classmethod
     def fit(cls, table: NumericTable, train_rows: Ids, kind: str) -> Fill:
@@ -129,9 +126,7 @@ def _means(table: NumericTable, train_rows: Ids) -> list[float]:  # [width]
     counts = len(train_rows) - _count_cells(table, trains)
     if not counts.all():
         column = table.column(int(counts.argmin()))
-        raise UserError(
-            f"features.fill=mean: column {column} has no number for any node that trains: leave the column out"
-        )
+        raise UserError(f"features.fill=mean: column {column} has no number for any training node: remove the column")
     pieces = (train_rows[first : first + _ROWS] for first in range(0, len(train_rows), _ROWS))
     sums = sum(features[rows].sum(0, dtype=np.float64) for rows in pieces)  # empty cells are 0
     means: list[float] = (sums / counts).tolist()
@@ -482,10 +477,6 @@ class InputTransform:
             rows = InputRows(rows.load())
         return replace(rows, scale=self.scale)
 
-    def apply(self, table: NumericTable, folder: Path | None = None) -> NumericTable:
-        """Returns the transformed table. Raises `UserError` like `read` and `load`."""
-        return self.read(table, folder).load()
-
 
 def _fit_scale(rows: InputRows, train_rows: Ids, kind: str) -> tuple[Scale, str]:
     """Returns the filled rows' scale, and the reason for it."""
@@ -535,7 +526,11 @@ def why_uneven(graph: Graph, train_rows: Ids) -> str:
 
 
 def warn_of_edges(graph: Graph) -> list[str]:
-    """Returns a warning if edge features are poorly scaled for training."""
+    """Returns warnings if edge features or weights do not suit training."""
+    return [*_warn_of_edge_features(graph), *_warn_of_weights(graph)]
+
+
+def _warn_of_edge_features(graph: Graph) -> list[str]:
     if graph.edge_features is None or not graph.edge_features.size:
         return []
     table = NumericTable(graph.edge_features[:: max(graph.num_edges // _SAMPLE, 1)], graph.edge_feature_names)
@@ -546,4 +541,19 @@ def warn_of_edges(graph: Graph) -> list[str]:
     sizes = np.maximum(np.abs(scale.mean or ()), scale.deviation or ())
     large = [table.column(int(number)) for number in np.flatnonzero(sizes > _LARGE)]
     note = f" (large: {shown_names(large)})" if large else ""
-    return [f"warning: edge features: {reason}{note}. If the model reads them, standardise them in the data"]
+    return [f"warning: edge features: {reason}{note}. If layers of the model read them, standardise them in the data"]
+
+
+def _warn_of_weights(graph: Graph) -> list[str]:
+    """Warns of weights that subtract neighbours' rows, or let none pass."""
+    weight = graph.csc.weight
+    if weight is None or not len(weight):
+        return []
+    cure = "dataset.ignore=[weight] leaves the weights of a table out"
+    if not weight.any():
+        return [f"warning: edges: all weights are 0, so no messages pass: {cure}"]
+    count = int(np.count_nonzero(weight < 0))
+    text = (
+        f"warning: edges: {count:,} of {len(weight):,} weights are negative, which subtract the neighbour's row: {cure}"
+    )
+    return [text] if count else []

@@ -11,7 +11,7 @@ class Curves(pandas.DataFrame):  # type: ignore[misc] # pandas need not be there
     """Metrics by epoch. `plot` connects evaluations across epochs without one."""
 
     @property
-    def _constructor(self) -> Any:
+    def _constructor(self) -> object:
         return Curves
 
     @property

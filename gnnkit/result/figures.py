@@ -8,8 +8,6 @@ from typing import Any
 
 from gnnkit.utils.documents import Json
 
-_OPTIONAL = ("edge_split", "evaluation")
-
 
 class FigureTopic:
     """Figures that are computed together. Subclasses are dataclasses."""
@@ -41,14 +39,19 @@ class Plugins(FigureTopic):
     dataset: str
     model: str
     task: str
-    edge_split: str | None = None  # origin of the held-out edges. Only link tasks have the figure
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationProtocol(FigureTopic):
+    """Which edges are held out, and what their evaluation reads. Omits None."""
+
+    edge_split: str | None  # origin of the held-out edges. Only link tasks have the figure
     # fresh: each row is evaluated on the edges before its own time. frozen: on those
-    # before the first held-out one. None, without the figure: neither.
-    evaluation: str | None = None
+    # before the first held-out one. None: neither.
+    evaluation: str | None
 
     def to_dict(self) -> Json:
-        figures = FigureTopic.to_dict(self)
-        return {name: value for name, value in figures.items() if value is not None or name not in _OPTIONAL}
+        return {name: value for name, value in FigureTopic.to_dict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,32 @@ class Classes(FigureTopic):
     thresholds: Mapping[str, Any] | None = None  # a class, and its precision and recall by threshold and split
     calibration: Mapping[str, float | None] | None = None  # temperature, and expected errors by split
 
+    @classmethod
+    def of(cls, details: Mapping[str, Any], names: Sequence[str] | None) -> Classes:
+        """Labels the parts that `Task.details` returns with class names.
+
+        Args:
+            details: From `Task.details`.
+            names: Class names, or None.
+        """
+
+        def name(number: int) -> str | int:
+            return number if names is None else names[number]
+
+        per_class, confusion = details.get("per_class"), details.get("confusion")
+        if per_class is not None:
+            per_class = {split: {str(name(i)): row for i, row in enumerate(rows)} for split, rows in per_class.items()}
+        if confusion is not None:
+            confusion = {"classes": [name(i) for i in range(len(next(iter(confusion.values()))))], **confusion}
+        threshold, table = details.get("threshold"), details.get("thresholds")
+        return cls(
+            per_class,
+            confusion,
+            None if threshold is None else {str(name(number)): level for number, level in threshold.items()},
+            None if table is None else {**table, "class": name(table["class"])},
+            details.get("calibration"),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Drift(FigureTopic):
@@ -177,33 +206,10 @@ class Restarts(FigureTopic):
 
 
 @dataclass(slots=True)
-class Figures:
-    """The leader's figures of a training run, which each phase of the run adds.
+class PhaseFigures:
+    """What the phases of a training run report before its last one, on the leader."""
 
-    Mappings are figures of plugins and of the user's model, under their own names.
-    """
-
-    plugins: Plugins = field(init=False)
-    progress: Progress = field(init=False)
-    scores: Mapping[str, float | None] = field(init=False)  # the task's metrics
-    pace: Pace = field(init=False)
-    traffic: TrafficFigures = field(init=False)
-    load: Load = field(init=False)
-    strategy: Mapping[str, Any] = field(init=False)
-    resources: Resources = field(init=False)
-    circumstances: Circumstances = field(init=False)
-    classes: Classes = field(init=False)
-    drift: Drift = field(init=False)
-    skipped: Skipped = field(init=False)
-    sync: Mapping[str, Any] = field(init=False)
     exactness: Exactness = field(init=False)
-    verdict: Verdict = field(init=False)
+    drift: Drift = field(init=False)
     selection: Selection = field(init=False)
-    lost: Mapping[str, list[str]] = field(init=False)
-    hooks: Mapping[str, Any] = field(init=False)
-    tests: Mapping[str, Any] = field(init=False)
-    restarts: Restarts = field(default_factory=Restarts)  # replaced by the launching process
-
-    def to_dict(self) -> Json:
-        """Returns all figures by name. Every topic must be set."""
-        return merge(*(getattr(self, topic.name) for topic in fields(self)))
+    tests: Mapping[str, Any] = field(default_factory=dict)  # of the user's model, under their own names

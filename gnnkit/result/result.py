@@ -1,4 +1,4 @@
-"""The result of a job, displayed as `result.json` and as a table."""
+"""The result of a job, displayed as `result.json` and as a table, and file names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.launch.exits import USER_ERROR
-from gnnkit.result.folder import EPOCHS
+from gnnkit.launch.progress import USER_ERROR
 from gnnkit.utils.documents import Json, parse_json, read_bytes
 from gnnkit.utils.storage import write_atomically
+
+WORK = "import"  # folder for resuming an interrupted job=import
+PREPARED = "prepared"  # folder of the ranks' data, removed after the run
+SOURCE = "source"  # its subfolder with the graph, which may be partitioned again
+INPUTS = "inputs.json"  # preprocessing of the model's input data
+COORDINATION = "coordination.json"  # the leader's decisions
+EPOCHS = "epochs.jsonl"  # totals of each epoch, and each evaluation
+FAILURE = "failure-{number}.txt"  # why the ranks ended before a restart, with stacks
+LABELS = "labels.json"  # label statistics of the task
+CLASSES = "classes.json"  # class names by number, if there are any
+PICTURE = "partition.json"  # the partition in numbers, and a sample of the graph
+WORDS = "words_between.npy"  # words per epoch between each pair of ranks
+PARTITION = "partition"  # folder of the partition written by job=partition
+REPORT = "report.html"  # the page of a run or a sweep
+TOP = "topk.parquet"  # recommended items of each source
+VECTORS = "vectors"  # folder with the vectors whose dot product is a pair's score
+
 
 _NOT_SHOWN = (
     "per_rank", "why", "stopped", "approximate", "saved_epoch", "best_evaluation", "schedule", "learned_nothing", "one_class", "layouts", "regions", "peers", "summary", "inexact", "not_checked", "supersteps", "rebalanced", "restarted",
@@ -103,7 +119,7 @@ class Result(Mapping[str, Any]):
             return USER_ERROR
         return 0 if self.get("verified", True) and not self.get("failed") else 1
 
-    def with_figure(self, name: str, value: Any) -> Result:
+    def with_figure(self, name: str, value: object) -> Result:
         """Returns the result with one more figure at the end."""
         return replace(self, figures={**self.figures, name: value})
 
@@ -161,7 +177,7 @@ class Result(Mapping[str, Any]):
                 yield name, "  ".join(texts)
 
 
-def without_traffic(figures: Mapping[str, Any]) -> Mapping[str, Any]:
+def without_traffic(figures: Mapping[str, object]) -> Mapping[str, object]:
     """Leaves out the traffic between ranks if there is one rank."""
     if figures.get("world_size") != 1:
         return figures
@@ -174,23 +190,23 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in names} | {"python": platform.python_version()}
 
 
-def format_figure(value: Any) -> str:
+def format_figure(value: object) -> str:
     """Formats a figure for a table, with four digits after the point."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000 else str(value)
 
 
-def _without_numpy(value: Any) -> Any:
+def _without_numpy(value: object) -> object:
     """Converts an array, a scalar of NumPy or a tensor to numbers."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> Any:
     """Returns plain data for JSON, with None for non-finite numbers."""
-    value = _without_numpy(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+    value = value if isinstance(value, int | float | str) else _without_numpy(value)
+    if isinstance(value, int | float | str):
+        return None if isinstance(value, float) and not math.isfinite(value) else value
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -15,6 +15,7 @@ from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch, RelationGroups
 from gnnkit.graph.times import NEVER, Occurrences, Times, latest_visible
+from gnnkit.graph.types import offsets_of, take
 from gnnkit.sampler.batching import tree_sizes
 from gnnkit.sampler.contract import Hop, check_hop
 from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
@@ -67,7 +68,11 @@ class Sampler(ABC):
     """
 
     by_relation: bool = False
-    """Whether `sample` accepts `RelationGroups`, and then draws from each relation."""
+    """Whether `sample` accepts `RelationGroups`, and then draws from each relation.
+
+    If a sampler in Python sets it, `draw` is called for each relation with the graph of
+    its edges and another key, and must return `edge_ids`.
+    """
 
     time: str = "none"
     """Which edges a seed sees: none for all, strict for earlier ones than its own time,
@@ -98,7 +103,9 @@ class Sampler(ABC):
     def draws_at_owners(self) -> bool:
         """Whether a node's owner can draw for it from its in-edges alone.
 
-        If so, the sampler has a method `part`, like `NativeSampler`.
+        A sampler in Python may override it if `draw` depends only on the key, the hop,
+        the nodes and their in-edges, and returns `edge_ids`. An owner passes a graph
+        with all nodes, in which only its own nodes have in-edges.
         """
         return False
 
@@ -128,8 +135,8 @@ class Sampler(ABC):
         requires that a node's draws do not depend on other nodes (`by_node`) or on the
         hop. If a node draws once, all fanouts must be equal, because a node may be a
         seed on one rank and a neighbour on another. Samplers whose draws depend on the
-        hop (LABOR) need `redraw`. A Python sampler whose draws do not depend on the hop
-        may override this property.
+        hop (LABOR) need `redraw`. A Python sampler whose draws depend only on the key
+        and the node may override this property.
         """
         return self.by_node and (self.redraw or self.num_hops == 1)
 
@@ -146,25 +153,26 @@ class Sampler(ABC):
             key: Any integer, modulo 2^64.
         """
 
-    def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
+    def sample(self, graph: CSC | RelationGroups, seeds: Ids, *, key: int) -> MiniBatch:
         """Draws all hops, and numbers nodes in order of discovery.
 
         Raises `UserError` if a seed is out of range or repeated, with value and
         position, and if a hop violates the contract of `draw`, with class and field.
 
         Args:
-            graph: The graph, with as many sources as destinations.
+            graph: The graph, with as many sources as destinations, or its relations if
+                `by_relation`.
             seeds: [num_seeds] distinct node ids.
             key: Any integer, modulo 2^64.
         """
+        csc = graph.csc if isinstance(graph, RelationGroups) else graph
 
         def draw(nodes: Ids, hop: int) -> Hop:
-            draws = self.draw(graph, nodes.astype(graph.indices.dtype), hop, key=key)
-            return check_hop(f"{type(self).__name__}.draw", draws, graph, nodes)
+            return draw_checked(self, graph, nodes.astype(csc.indices.dtype), hop, key)
 
-        return grow(self, int64s("seeds", seeds), graph.num_nodes, graph.indices.dtype, draw)
+        return grow(self, int64s("seeds", seeds), csc.num_nodes, csc.indices.dtype, draw)
 
-    def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
+    def costs(self, graph: CSC | RelationGroups, seeds: Ids) -> Floats:  # [num_seeds]
         """Estimates each seed's cost, for batches of equal cost.
 
         `batching=balanced` distributes the seeds of a window of steps so that all
@@ -178,7 +186,8 @@ class Sampler(ABC):
         Returns:
             [num_seeds] non-negative numbers.
         """
-        return np.diff(graph.indptr)[seeds].astype(np.float64)
+        csc = graph.csc if isinstance(graph, RelationGroups) else graph
+        return np.diff(csc.indptr)[seeds].astype(np.float64)
 
     def groups(self, graph: CSC, seeds: Ids) -> Ids | None:  # [num_seeds]
         """Returns each seed's group, or None if seeds are independent.
@@ -218,6 +227,26 @@ class ReadRelations:
         return cls(rows.indptr, rows.codes, rows.starts, rows.order, rows.num_relations, by_hop, num_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Which rows random walks prefer: (floor + cosine with the start)^sharpness."""
+
+    floor: float = 0.0  # at least 0
+    sharpness: int = 1  # 1 to 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Visibility:
+    """Which in-edges the nodes that draw see, by time."""
+
+    times: Ids  # [num_edges] int64, ascending within each node's in-edges. The lowest is always visible
+    bounds: Ids | None = (
+        None  # [num_rows] int64 latest visible time of each node that draws in one hop. None: all times
+    )
+    window: int | None = None  # with bounds: the number of times up to each bound that are visible. None: all
+    latest: bool = False  # a node draws among its latest visible in-edges, as many as the fanout
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
     """The arrays that a native sampler reads.
@@ -230,17 +259,13 @@ class Reading:
     csc: CSC
     wanted: Floats | None = None  # [num_sources] float64 finite, at least 0, preference for each node
     features: Floats | None = None  # [num_sources, width] float32 or float64 rows compared by random walks
-    floor: float = 0.0  # with features: added to the cosine with the walk's start, at least 0
-    sharpness: int = 1  # with features: exponent of that sum, 1 to 32
+    preference: Preference = Preference()  # with features
     cluster: Ids | None = None  # [num_sources] int64 cluster of each node
     rows: Ids | None = None  # [num_nodes] int64 global ids of destinations. None: positions
     sources: Ids | None = None  # [num_sources] int64 global ids of sources. None: positions
     counts: Ids | None = None  # [num_nodes] int64 draws of each node, for `balanced`. None: computed from the hop
     keys: Ids | None = None  # [num_rows] int64 key of each node that draws in one hop. None: its global id
-    times: Ids | None = None  # [num_edges] int64, ascending within each node's in-edges. The lowest is always visible
-    bounds: Ids | None = None  # [num_rows] int64 latest visible time of each such node. None: all times
-    window: int | None = None  # with bounds: the number of times up to each bound that are visible. None: all
-    latest: bool = False  # with times: a node draws among its latest visible in-edges, as many as the fanout
+    visibility: Visibility | None = None  # None: all in-edges are visible
     relations: ReadRelations | None = None  # groups of in-edges. None: a node draws from all of its in-edges
 
     def __post_init__(self) -> None:
@@ -374,7 +399,7 @@ class NativeSampler(Sampler):
             The draws, with sources and edges as numbered in `graph`.
         """
         reading = graph if isinstance(graph, Reading) else self.reads(graph)
-        if self.time != "none" and reading.bounds is None:
+        if self.time != "none" and (reading.visibility is None or reading.visibility.bounds is None):
             raise UserError(f"sampler.time={self.time}: draw needs a reading with bounds; use sample, with times")
         ids = int64s("nodes", nodes)
         hop = whole("hop", hop, 0)
@@ -407,19 +432,13 @@ class NativeSampler(Sampler):
         if pick == "last" and self.replace:
             raise UserError("sampler.pick=last takes each edge once: use sampler.replace=false")
         if pick == "last" and self.redraw:
-            raise UserError("sampler.pick=last draws once for each node: use sampler.redraw=false")
+            raise UserError("sampler.pick=last draws once for each node: use sampler.options.redraw=false")
         if pick != "uniform" and getattr(self, "fill", False):
-            raise UserError(f"sampler.pick={pick} takes each edge once: use sampler.fill=false")
+            raise UserError(f"sampler.pick={pick} takes each edge once: use sampler.options.fill=false")
         return self
 
     def sample(
-        self,
-        graph: CSC | RelationGroups,
-        seeds: Ids,
-        *,
-        key: int,
-        times: Ids | None = None,
-        disjoint: bool = False,
+        self, graph: CSC | RelationGroups, seeds: Ids, *, key: int, times: Ids | None = None, disjoint: bool = False
     ) -> MiniBatch:
         """Draws all hops, like `Sampler.sample`.
 
@@ -447,7 +466,7 @@ class NativeSampler(Sampler):
             raise UserError(
                 f"sampler.time={self.time}: the graph's edges have no times: pass CSC(indptr, indices, time=)"
             )
-        reading = replace(reading, times=reading.csc.time, window=self.window, latest=self.pick == "last")
+        reading = replace(reading, visibility=Visibility(reading.csc.time, None, self.window, self.pick == "last"))
         occurrences, trees = Occurrences.of(times, disjoint=disjoint)
         of_tree, count = occurrences.times, reading.csc.num_nodes
         keys, lag = of_tree * _SPREAD, int(self.time != "inclusive")
@@ -475,6 +494,36 @@ class NativeSampler(Sampler):
 
     def _num_threads(self) -> int:
         return num_cores() if self.threads is None else self.threads
+
+
+def draw_checked(sampler: Sampler, graph: CSC | RelationGroups, nodes: Ids, hop: int, key: int) -> Hop:
+    """Returns what a sampler in Python draws in one hop, from each relation if given.
+
+    Raises `UserError` if it violates the contract of `Sampler.draw`.
+
+    Args:
+        sampler: The sampler.
+        graph: The graph, or its relations.
+        nodes: [num_nodes] distinct destinations.
+        hop: The hop, 0 for the seeds.
+        key: The batch's key. Relation 0 is drawn with it, others with different keys.
+    """
+    location = f"{type(sampler).__name__}.draw"
+    if isinstance(graph, CSC):
+        return check_hop(location, sampler.draw(graph, nodes, hop, key=key), graph, nodes)
+    draws = []
+    for relation, (csc, edges) in enumerate(graph.by_relation):
+        drawn = draw_checked(sampler, csc, nodes, hop, wrap(key + relation * int(_SPREAD)))
+        if drawn.edge_ids is None:
+            raise UserError(f"{location} must return edge_ids, because by_relation=True")
+        relations, num_draws = np.full(len(drawn.sources), relation, graph.types.dtype), np.diff(drawn.indptr)
+        shares = np.repeat(np.diff(csc.indptr)[nodes] / np.maximum(num_draws, 1), num_draws)
+        weight: Floats = shares if drawn.weight is None else drawn.weight
+        draws.append(replace(drawn, edge_ids=edges[drawn.edge_ids], weight=weight, relation=relations))
+    rows = np.concatenate([np.repeat(np.arange(len(nodes)), np.diff(drawn.indptr)) for drawn in draws])
+    order, joined = np.argsort(rows, kind="stable"), join_hops(draws, np.int64)
+    columns = (take(values, order) for values in (joined.edge_ids, joined.weight, joined.relation))
+    return Hop(offsets_of(np.bincount(rows, minlength=len(nodes))), joined.sources[order], *columns)
 
 
 def wrap(key: int) -> int:
@@ -515,9 +564,9 @@ def at_times(sampler: NativeSampler, reading: Reading, nodes: Ids, times: Times,
         num_nodes: Number of nodes of the complete graph.
     """
     keys = times * _SPREAD * num_nodes + nodes
+    assert reading.csc.time is not None
     bounds, latest = latest_visible(times, sampler.time), sampler.pick == "last"
-    since, window = reading.csc.time, sampler.window
-    return replace(reading, keys=keys, times=since, bounds=bounds, window=window, latest=latest)
+    return replace(reading, keys=keys, visibility=Visibility(reading.csc.time, bounds, sampler.window, latest))
 
 
 def by_occurrence(batch: MiniBatch, occurrences: Occurrences) -> MiniBatch:

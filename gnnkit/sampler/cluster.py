@@ -30,12 +30,7 @@ class ClusterSampler(NativeSampler):
     by_relation = False
 
     def __init__(
-        self,
-        clusters: npt.ArrayLike | str,
-        num_hops: int = 2,
-        *,
-        edge_ids: bool = True,
-        threads: int | None = None,
+        self, clusters: npt.ArrayLike | str, num_hops: int = 2, *, edge_ids: bool = True, threads: int | None = None
     ) -> None:
         """Reads the clusters. Raises `UserError` unless they are integers.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,12 @@ class Hop:
     `Sampler.draw` returns it, and `Sampler.sample` renumbers it into a block. Row i
     contains the draws of the i-th node passed to `draw`, and may be empty. Edges may
     repeat if the sampler draws with replacement. Strategies need `edge_ids` to look up
-    edge features, and `weight` to keep sums unbiased.
+    edge features.
+
+    `weight` is 1 / the expected number of draws of the edge, for unbiased sums over all
+    in-edges. It excludes the graph's edge weight, by which strategies multiply. Without
+    it, they use in-degree / number of draws, which is right for equally likely edges.
+    Where draws are not edges, weights are for the mean instead.
 
     Examples:
         >>> import numpy
@@ -33,11 +37,11 @@ class Hop:
     indptr: Ids  # [num_nodes + 1] int64, node i has draws indptr[i]:indptr[i + 1]
     sources: Ids  # [num_draws] global ids
     edge_ids: Ids | None = None  # [num_draws] positions in the CSC. None: draws are not edges of the CSC
-    weight: Floats | None = None  # [num_draws] importance weights
+    weight: Floats | None = None  # [num_draws] importance weights, at least 0
     relation: Ids | None = None  # [num_draws] relation of each draw. None: not drawn by relation
 
 
-def check_hop(location: str, hop: Any, graph: CSC, nodes: Ids) -> Hop:
+def check_hop(location: str, hop: object, graph: CSC, nodes: Ids) -> Hop:
     """Returns a hop whose arrays match each other, the nodes and the graph.
 
     Raises `UserError` with class, field and position of a mismatch.
@@ -59,10 +63,12 @@ def check_hop(location: str, hop: Any, graph: CSC, nodes: Ids) -> Hop:
         checks.check_range(f"{location}: edge_ids", edge_ids, 0, graph.num_edges)
         _check_ends(location, graph, edge_ids, sources, np.repeat(nodes, np.diff(indptr)))
     weight = None if hop.weight is None else checks.floats(f"{location}: weight", hop.weight, (len(sources),))
+    if weight is not None and len(negative := np.flatnonzero(weight < 0)):
+        raise UserError(f"{location}: weight[{negative[0]}] = {weight[negative[0]]:g} is negative")
     return Hop(indptr, sources, edge_ids, weight)
 
 
-def check_batch(location: str, batch: Any, graph: CSC, seeds: Ids, num_hops: int) -> MiniBatch:
+def check_batch(location: str, batch: object, graph: CSC, seeds: Ids, num_hops: int) -> MiniBatch:
     """Returns a batch whose blocks match each other, the seeds and the graph.
 
     Raises `UserError` with class, block, field and position of a mismatch.
@@ -91,7 +97,7 @@ def check_batch(location: str, batch: Any, graph: CSC, seeds: Ids, num_hops: int
     return batch
 
 
-def _check_block(location: str, block: Any, graph: CSC) -> None:
+def _check_block(location: str, block: object, graph: CSC) -> None:
     if not isinstance(block, Block):
         raise UserError(f"{location} must be a Block, got {type(block).__name__}")
     nodes = checks.ids(f"{location}.src_nodes", block.src_nodes)

@@ -16,11 +16,7 @@ from gnnkit.utils.checks import MAX_THREADS, whole
 
 
 def gather_rows(
-    source: npt.NDArray[Any],
-    ids: Ids,
-    out: npt.NDArray[Any] | None = None,
-    *,
-    threads: int = 1,
+    source: npt.NDArray[Any], ids: Ids, out: npt.NDArray[Any] | None = None, *, threads: int = 1
 ) -> npt.NDArray[Any]:  # [num_ids, ...] = out
     """Copies `source[ids]` from memory or a mapped file, without Python's lock.
 

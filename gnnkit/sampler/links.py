@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,43 @@ from gnnkit.utils.ranges import MAX_COUNT, real, shown, whole
 from gnnkit.utils.storage import load_arrays
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOutEdges:
+    """The edges of a split that are predicted."""
+
+    pairs: Ids  # [k, 2]
+    time: Times | None = None  # [k] None: edges are not split by time
+    negatives: Ids | None = None  # [k, c] int64 other destinations that the data define
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def events(self) -> Ids:  # [k, 2 or 3]
+        """The pairs, with their time if edges are split by time."""
+        return at_times(np.asarray(self.pairs), None if self.time is None else np.asarray(self.time))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NegativeRule:
+    """How negative pairs are drawn."""
+
+    excluded: Ids | None  # [num] int64 ascending codes of edges that are no negatives, or None
+    count: int  # pairs per edge
+    popular: Ids | None = None  # [num] int64 nodes to draw, repeated by popularity. None: all
+    historical: bool = False  # whether a quarter are earlier destinations of the source
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """The times of edges and nodes, as far as the task reads them."""
+
+    events: Ids | None = None  # [num_events, 3] int64 source, destination and time of all edges, if they have times
+    event_features: Floats | None = None  # [num_events, edge_width] None: edges have no features
+    train_time: Times | None = None  # [num_edges] of the graph that passes messages, by edge id. None: no time split
+    node_time: Times | None = None  # [num_nodes] time after which each node exists
+
+
 @dataclass(frozen=True, eq=False)
 class Links(TaskRows):
     """The edges that a task predicts. Training edges are the graph's edges.
@@ -33,31 +70,20 @@ class Links(TaskRows):
     drawn = True
 
     num_nodes: int
-    val: Ids  # [num_val, 2] validation edges, which are not in the graph
-    test: Ids  # [num_test, 2]
-    training: Ids | None  # [num] int64 ascending codes of edges excluded from training negatives, or None
-    known: Ids | None  # [num] int64 ascending codes of edges excluded from evaluation negatives, or None
-    negatives: int  # negative pairs per training edge
-    eval_negatives: int  # negative pairs per evaluation edge
+    val: HeldOutEdges  # which are not in the graph
+    test: HeldOutEdges
+    training: NegativeRule  # negative pairs of each training edge
+    evaluation: NegativeRule  # negative pairs of each held-out edge, unless the data define them
     supervision_share: float  # share of edges predicted per epoch, unless all are
     seed: int  # seed of the evaluation negatives
     given: bool = False  # whether the data set defines `val` and `test`
     relation: LinkRelation | None = None  # None: edges of all relations are predicted
-    popular: Ids | None = None  # [num] int64 nodes that training negatives draw, repeated by popularity. None: all
-    events: Ids | None = None  # [num_events, 3] int64 source, destination and time of all edges, if they have times
-    event_features: Floats | None = None  # [num_events, edge_width] None: edges have no features
-    train_time: Times | None = None  # [num_edges] of the graph that passes messages, by edge id
-    val_time: Times | None = None  # [num_val]
-    test_time: Times | None = None  # [num_test]
-    node_time: Times | None = None  # [num_nodes] time after which each node exists
-    historical: bool = False  # whether a quarter of the training negatives are earlier destinations of the source
-    val_negatives: Ids | None = None  # [num_val, eval_negatives] int64 other destinations that the data define
-    test_negatives: Ids | None = None  # [num_test, eval_negatives]
+    timeline: Timeline = Timeline()
     _drawing: dict[bool, EventNegatives] = field(default_factory=dict, init=False, repr=False)  # by `evaluates`
 
     @property
     def is_frozen(self) -> bool:
-        return self.train_time is not None
+        return self.timeline.train_time is not None
 
     at_own_times = is_frozen
 
@@ -77,20 +103,20 @@ class Links(TaskRows):
         moment after the newest edge, with any rule.
         """
         if rule == "none":  # edges may have other ids than in `Task.prepare`
-            train_time = None if self.train_time is None else np.asarray(graph.edge_time)
-            return graph, replace(self, train_time=train_time)
+            times = np.asarray(graph.edge_time) if self.is_frozen else None
+            return graph, replace(self, timeline=replace(self.timeline, train_time=times))
         times = np.asarray(graph.edge_time)
         if not self.is_frozen:
             graph = sort_by_time(graph)[0]
             return graph.evolve(node_time=with_times(None, graph.num_nodes, graph.edge_time)), self
         is_event = self.hides(graph.edge_types) & has_time(times)
         graph, order = sort_by_time(graph.evolve(edge_time=times + (is_event if rule == "inclusive" else 0)))
-        return graph, replace(self, train_time=times[order])
+        return graph, replace(self, timeline=replace(self.timeline, train_time=times[order]))
 
     def describe_split(self, complete: Graph, train_graph: Graph, hint: Sequence[str] = ()) -> list[str]:
         """Also counts held-out edges between nodes that an edge joins in training."""
         lines = super().describe_split(complete, train_graph, hint)
-        held_out_codes = pair_codes(np.concatenate([self.val, self.test]), train_graph.num_nodes)
+        held_out_codes = pair_codes(np.concatenate([self.val.pairs, self.test.pairs]), train_graph.num_nodes)
         pairs = pairs_of(train_graph.csc)
         if train_graph.edge_time is not None and self.is_frozen:  # later edges may pass messages, too
             pairs = pairs[train_graph.edge_time < self.first_held_out]
@@ -129,18 +155,16 @@ class Links(TaskRows):
 
         True without a split by time, in which no held-out edge has an id.
         """
-        if self.train_time is None:
+        if self.timeline.train_time is None:
             return np.True_
-        times = self.train_time[edges]
+        times = self.timeline.train_time[edges]
         return np.asarray((times != ALWAYS) & (times < self.first_held_out))
 
     @functools.cached_property
     def first_held_out(self) -> int:
         """Time of the first held-out edge, if edges are split by time."""
-        return min(
-            (int(times.min()) for times in (self.val_time, self.test_time) if times is not None and len(times)),
-            default=NEVER,
-        )
+        times = (split.time for split in (self.val, self.test) if split.time is not None and len(split))
+        return min((int(time.min()) for time in times), default=NEVER)
 
     def hides(self, types: Ids | None) -> Mask | np.bool_:  # [num_edges]
         """Returns which edges pass no messages if their ends are a predicted pair.
@@ -171,7 +195,13 @@ class Links(TaskRows):
         return replace(self, relation=replace(relation, hidden=hidden))
 
     def save(self, folder: Path) -> None:
-        save_rows(self, folder, _ARRAYS, (*_SCALARS, "historical"))
+        training, evaluation = self.training, self.evaluation
+        arrays = {column.name: getattr(self.timeline, column.name) for column in fields(Timeline)}
+        arrays |= {"training": training.excluded, "known": evaluation.excluded, "popular": training.popular}
+        for name, split in (("val", self.val), ("test", self.test)):
+            arrays |= {name: split.pairs, f"{name}_time": split.time, f"{name}_negatives": split.negatives}
+        values = {name: getattr(self, name) for name in _SCALARS} | {"historical": training.historical}
+        save_rows(self, folder, arrays, values | {"negatives": training.count, "eval_negatives": evaluation.count})
 
     def negative_pairs(
         self,
@@ -202,30 +232,26 @@ class Links(TaskRows):
             threads: Number of threads. Default: 1.
             evaluates: Whether the pairs are used for evaluation.
         """
-        excluded_codes = self.known if evaluates else self.training
+        negatives = self.evaluation if evaluates else self.training
         edges, rule = (_int64(pairs), _int64(ids)), (count, key % 2**64)
         try:
             if pairs.shape[1] > 2:
                 return _by_time(self, among, evaluates=evaluates).draw(*edges, *rule, threads)
-            nodes, ends = _candidates(self, among, evaluates=evaluates)
-            negatives = _core.negative_pairs(*edges, self.num_nodes, excluded_codes, nodes, *rule, threads, *ends)
-            return negatives.reshape(len(ids), count, 2)
+            nodes, ends = _candidates(self, among, negatives.popular)
+            drawn = _core.negative_pairs(*edges, self.num_nodes, negatives.excluded, nodes, *rule, threads, *ends)
+            return drawn.reshape(len(ids), count, 2)
         except UserError as error:
-            remedy = "" if excluded_codes is None else "; use task.filtered=false"
+            remedy = "" if negatives.excluded is None else "; use task.filtered=false"
             raise UserError(f"task.{'eval_' * evaluates}negatives={count}: {error}{remedy}") from error
 
     @functools.cached_property
     def history(self) -> EventHistory:
         """The history of all edges by `codes`, if they are split by time."""
-        assert self.events is not None
-        return EventHistory(codes(self.events, self.num_nodes), self.events[:, 2])
+        assert self.timeline.events is not None
+        return EventHistory(codes(self.timeline.events, self.num_nodes), self.timeline.events[:, 2])
 
 
-_SCALARS = ("num_nodes", "negatives", "eval_negatives", "supervision_share", "seed", "given")
-_GIVEN = ("val_negatives", "test_negatives")
-_TIMES = ("train_time", "val_time", "test_time", "node_time")
-_ARRAYS = ("val", "test", "training", "known", "popular", "events", "event_features", *_TIMES, *_GIVEN)
-_POWER, _STEPS = 0.75, 8  # popularity exponent (Mikolov et al., NeurIPS 2013), and a mean node's repetitions
+_SCALARS = ("num_nodes", "supervision_share", "seed", "given")
 
 
 def links_of(rows: TaskRows) -> Links:
@@ -256,52 +282,55 @@ def load_rows(folder: Path) -> TaskRows:
 
 def _links_of_arrays(arrays: dict[str, Any], meta: dict[str, Any]) -> Links:
     """Restores the links from the arrays and values of `Links.save`."""
-    fields: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
-    fields["relation"] = LinkRelation.of_plain(meta.get("relation"))
-    links = Links(historical=meta.get("historical") is True, **fields, **{name: meta[name] for name in _SCALARS})
-    check_links(links)
-    return links
+    _check_values(arrays, meta)
+    _check_events(arrays, meta["num_nodes"])
+    relation, read = LinkRelation.of_plain(meta.get("relation")), arrays.get
+    if relation is not None:
+        relation.check(meta["num_nodes"])
+    val, test = (HeldOutEdges(arrays[n], read(f"{n}_time"), read(f"{n}_negatives")) for n in ("val", "test"))
+    training = NegativeRule(read("training"), meta["negatives"], read("popular"), meta.get("historical") is True)
+    rules = {"training": training, "evaluation": NegativeRule(read("known"), meta["eval_negatives"])}
+    timeline, values = Timeline(*(read(column.name) for column in fields(Timeline))), {n: meta[n] for n in _SCALARS}
+    return Links(val=val, test=test, relation=relation, timeline=timeline, **rules, **values)  # type: ignore[arg-type]
 
 
-def check_links(links: Links) -> None:
-    """Raises `UserError` if an array or number is out of range."""
+def _check_values(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+    """Raises `UserError` if an array or number of `Links.save` is out of range."""
     limits = {"num_nodes": MAX_NODES, "negatives": MAX_COUNT, "eval_negatives": MAX_COUNT, "seed": 2**64 - 1}
     for name, high in limits.items():
-        whole(name, getattr(links, name), 0, high)
-    real("supervision_share", links.supervision_share, 0, 1)
-    if not isinstance(links.given, bool):
-        raise UserError(f"given={shown(links.given)} must be true or false")
-    for name in ("val", "test"):
-        pairs = getattr(links, name)
-        if pairs is None or pairs.dtype.kind not in "iu" or pairs.ndim != 2 or pairs.shape[1] != 2:
+        whole(name, meta[name], 0, high)
+    real("supervision_share", meta["supervision_share"], 0, 1)
+    if not isinstance(meta["given"], bool):
+        raise UserError(f"given={shown(meta['given'])} must be true or false")
+    for name, pairs in (("val", arrays["val"]), ("test", arrays["test"])):
+        if pairs.dtype.kind not in "iu" or pairs.ndim != 2 or pairs.shape[1] != 2:
             raise UserError(f"{name} is not a table of integers with two columns")
-        check_range(name, pairs.ravel(), 0, links.num_nodes)
-    for name in ("training", "known"):
-        edge_codes = getattr(links, name)
-        if edge_codes is None:
-            continue
+        check_range(name, pairs.ravel(), 0, meta["num_nodes"])
+        if (negatives := arrays.get(f"{name}_negatives")) is not None:
+            if negatives.dtype != np.int64 or negatives.ndim != 2 or len(negatives) != len(pairs):
+                raise UserError(f"{name}_negatives is not a table of int64, with a row for each of {len(pairs)} pairs")
+            check_range(f"{name}_negatives", negatives.ravel(), 0, meta["num_nodes"])
+    for name in [name for name in ("training", "known") if name in arrays]:
+        edge_codes = arrays[name]
         if edge_codes.dtype != np.int64 or edge_codes.ndim != 1 or np.any(np.diff(edge_codes) <= 0):
             raise UserError(f"{name} is not a list of int64 in ascending order")
-        check_range(name, edge_codes, 0, links.num_nodes**2)
-    if links.popular is not None:
-        check_range("popular", links.popular, 0, links.num_nodes)
-    if links.relation is not None:
-        links.relation.check(links.num_nodes)
-    _check_events(links)
+        check_range(name, edge_codes, 0, meta["num_nodes"] ** 2)
+    if "popular" in arrays:
+        check_range("popular", arrays["popular"], 0, meta["num_nodes"])
 
 
-def _check_events(links: Links) -> None:
-    events = links.events
-    if events is None:
+def _check_events(arrays: dict[str, Any], num_nodes: int) -> None:
+    if (events := arrays.get("events")) is None:
         return
     if events.dtype != np.int64 or events.ndim != 2 or events.shape[1] != 3:
         raise UserError("events is not a table of int64 with three columns")
-    check_range("events", events[:, :2].ravel(), 0, links.num_nodes)
-    if (features := links.event_features) is not None:
-        floats("event_features", features, (len(events), None))
-    for name, size in zip(_TIMES, (None, len(links.val), len(links.test), links.num_nodes), strict=True):
-        times = getattr(links, name)
-        if times is None and not links.is_frozen:
+    check_range("events", events[:, :2].ravel(), 0, num_nodes)
+    if "event_features" in arrays:
+        floats("event_features", arrays["event_features"], (len(events), None))
+    val, test = len(arrays["val"]), len(arrays["test"])
+    for name, size in {"train_time": None, "val_time": val, "test_time": test, "node_time": num_nodes}.items():
+        times = arrays.get(name)
+        if times is None and "train_time" not in arrays:
             continue
         if times is None or times.dtype != np.int64 or times.shape != (len(times) if size is None else size,):
             raise UserError(f"{name} is not a list of int64, one for each of {size or 'all'} rows")
@@ -311,33 +340,35 @@ def _by_time(links: Links, among: Ids | None, *, evaluates: bool) -> EventNegati
     """Returns the rule that draws destinations by time."""
     if among is None and evaluates in links._drawing:
         return links._drawing[evaluates]
-    assert links.node_time is not None
-    assert links.events is not None
-    assert links.train_time is not None
-    nodes = _candidates(links, among, evaluates=evaluates)[0]
+    events, train_time, node_time = links.timeline.events, links.timeline.train_time, links.timeline.node_time
+    rule = links.evaluation if evaluates else links.training
+    assert node_time is not None
+    assert events is not None
+    assert train_time is not None
+    nodes = _candidates(links, among, rule.popular)[0]
     nodes = np.arange(links.num_nodes) if nodes is None else nodes
     if links.relation is not None and links.relation.ends is not None:
         first, last = links.relation.ends[2:]
         nodes = nodes[(nodes >= first) & (nodes < last)]
-    history, until, earlier = None if links.known is None else links.history, None, None
+    history, until, earlier = None if links.evaluation.excluded is None else links.history, None, None
     if not evaluates:
-        until = int(links.train_time[links.train_time < links.first_held_out].max(initial=ALWAYS)) + 1
-    if links.historical and not evaluates:
-        events = links.events if among is None else links.events[np.isin(links.events[:, 1], among)]
+        until = int(train_time[train_time < links.first_held_out].max(initial=ALWAYS)) + 1
+    if rule.historical:
+        events = events if among is None else events[np.isin(events[:, 1], among)]
         earlier = EventHistory(events[:, 0], events[:, 2]), events[:, 1]
-    negatives = EventNegatives.of(nodes, links.node_time, events=history, until=until, earlier=earlier)
+    negatives = EventNegatives.of(nodes, node_time, events=history, until=until, earlier=earlier)
     if among is None:
         links._drawing[evaluates] = negatives
     return negatives
 
 
 def _candidates(
-    links: Links, among: Ids | None, *, evaluates: bool
+    links: Links, among: Ids | None, popular: Ids | None
 ) -> tuple[Ids | None, tuple[tuple[int, int, int, int], ...]]:
     """Returns the nodes to draw, and the ranges of the core's `ends`, if any."""
     ends = None if links.relation is None else links.relation.ends
-    if links.popular is not None and not evaluates:
-        among = links.popular if among is None else links.popular[np.isin(links.popular, among)]
+    if popular is not None:
+        among = popular if among is None else popular[np.isin(popular, among)]
     nodes = None if among is None else _int64(among)
     if nodes is None or ends is None:
         return nodes, () if ends is None else (ends,)
@@ -349,20 +380,6 @@ def _candidates(
 def at_times(pairs: Ids, times: Times | None) -> Ids:  # [k, 2 or 3]
     """Appends times [k] to pairs [k, 2], if edges are split by time."""
     return pairs if times is None else np.concatenate([pairs, times[:, None]], 1)
-
-
-def repeat_by_popularity(pairs: Ids, num_nodes: int) -> Ids:  # [num]
-    """Repeats each node in proportion to its edge count to the power 0.75.
-
-    Repetitions are rounded, and are 8 on average and at least 1.
-
-    Args:
-        pairs: [k, 2] training edges.
-        num_nodes: Number of nodes of the graph.
-    """
-    weights = np.bincount(pairs.ravel(), minlength=num_nodes) ** _POWER
-    repetitions = np.rint(_STEPS * weights / weights.mean()).astype(np.int64)
-    return np.repeat(np.arange(num_nodes), np.maximum(repetitions, 1))
 
 
 def pair_codes(pairs: Ids, num_nodes: int) -> npt.NDArray[np.int64]:  # [k]
@@ -446,7 +463,7 @@ def supervised_pairs(
     """Returns edges and negative pairs, with labels 1 and 0, and their events.
 
     Args:
-        links: The task's edges, with `negatives` pairs per edge.
+        links: The task's edges, with `training.count` negative pairs per edge.
         pairs: [k, 2] edges.
         ids: [k] edge ids.
         key: Key of all draws.
@@ -454,14 +471,14 @@ def supervised_pairs(
         threads: Number of threads. Default: 1.
 
     Returns:
-        Pairs [k * (1 + negatives), 2], labels [k * (1 + negatives)] and, if edges are
-        split by time, sources, destinations and times [k * (1 + negatives), 3].
+        Pairs [k * (1 + count), 2], labels [k * (1 + count)] and, if edges are split by
+        time, sources, destinations and times [k * (1 + count), 3].
     """
-    times = None if links.train_time is None else np.asarray(links.train_time[ids])
+    times = None if links.timeline.train_time is None else np.asarray(links.timeline.train_time[ids])
     edges = at_times(pairs, times)
-    negative = links.negative_pairs(edges, ids, links.negatives, key, among, threads).reshape(-1, 2)
+    negative = links.negative_pairs(edges, ids, links.training.count, key, among, threads).reshape(-1, 2)
     labels = np.zeros(len(pairs) + len(negative), np.float32)
     labels[: len(pairs)] = 1
     all_pairs = np.concatenate([pairs, negative])
-    pair_times = None if times is None else np.append(times, np.repeat(times, links.negatives))
+    pair_times = None if times is None else np.append(times, np.repeat(times, links.training.count))
     return all_pairs, labels, None if times is None else at_times(all_pairs, pair_times)

@@ -3,37 +3,92 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
-from gnnkit_formats.hetero import is_hetero
 
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, MiniBatch, RelationGroups
+from gnnkit.graph.edge_order import time_order
+from gnnkit.graph.times import ALWAYS, Times, has_time, to_unit
+from gnnkit.graph.types import take
 from gnnkit.partition.quality import max_over_mean
-from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, wrap
-from gnnkit.sampler.batching import BatchSchedule, Epoch, check_costs, draws_key, order_key
+from gnnkit.sampler.batching import BatchSchedule, Epoch, Sharding, check_costs, draws_key, order_key
 from gnnkit.sampler.contract import check_batch
 from gnnkit.sampler.fanouts import Fanouts, FanoutsLike, check_draws
 from gnnkit.sampler.gather import as_bytes
-from gnnkit.sampler.loaded_batch import LoadedBatch
+from gnnkit.sampler.loaded_batch import LoadedBatch, Tables, page_locked
 from gnnkit.sampler.neighbor import NeighborSampler
-from gnnkit.sampler.sharding import Sharding
-from gnnkit.sampler.tables import Tables
-from gnnkit.sampler.timed_seeds import TimedSeeds, check_untyped
-from gnnkit.sampler.typed_tables import UNNAMED, TypedSource, TypedTables, names_a_type
 from gnnkit.utils import storage
 from gnnkit.utils.checks import MAX_THREADS, array, int64s, whole
 from gnnkit.utils.documents import Json
-from gnnkit.utils.ranges import num_cores
+from gnnkit.utils.ranges import num_cores, shown
 from gnnkit.utils.spans import Spans, active
+
+
+class TimedSeeds:
+    """Draws a loader's batches by time, as a sampler written in Python."""
+
+    def __init__(self, sampler: NativeSampler, times: Times, graph: Graph) -> None:
+        """Stores the sampler, the time of each seed, and the edges by time.
+
+        Args:
+            sampler: The loader's sampler.
+            times: [num_nodes] time of each node that is a seed.
+            graph: The graph.
+        """
+        self._sampler, self._times = copy.copy(sampler), times
+        self._sampler.threads = sampler.threads or 1  # the loader's threads sample one batch each
+        csc, (since, self._edge_ids) = graph.csc, time_order(graph)
+        order = self._edge_ids
+        self._csc = CSC.trusted(csc.indptr, csc.indices[order], take(csc.weight, order), csc.num_sources, since[order])
+
+    def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
+        batch = self._sampler.sample(self._csc, seeds, key=key, times=self._times[seeds])
+        ids = [None if block.edge_ids is None else self._edge_ids[block.edge_ids] for block in batch.blocks]
+        return replace(batch, blocks=[replace(block, edge_ids=of) for block, of in zip(batch.blocks, ids, strict=True)])
+
+    @classmethod
+    def of(cls, sampler: Any, graph: Any, seeds: Ids, times: npt.ArrayLike | None) -> TimedSeeds | None:
+        """Reads the times of seeds, if the sampler draws by time.
+
+        Raises `UserError` for seeds without a time.
+
+        Args:
+            sampler: The loader's sampler.
+            graph: The graph.
+            seeds: [num_seeds] distinct ids.
+            times: [num_seeds] time of each seed. Default: `Graph.node_time`.
+        """
+        if sampler.time == "none":
+            if times is not None:
+                raise UserError(
+                    f"times: {type(sampler).__name__} reads none: use sampler.time=strict, as in time='strict'"
+                )
+            return None
+        if not isinstance(graph, Graph) or (graph.edge_time is None and graph.node_time is None):
+            raise UserError(
+                f"sampler.time={sampler.time}: the graph has no times: pass a Graph with edge_time, as of "
+                "Graph.from_edges(src, dst, edge_time=TIMES) or Graph.from_tables(edges, time=COLUMN)"
+            )
+        by_node = np.full(graph.num_nodes, ALWAYS) if graph.node_time is None else graph.node_time
+        if times is not None:
+            by_node = np.full(graph.num_nodes, ALWAYS)
+            by_node[seeds] = int64s("times", to_unit("times", times, graph.time_unit), len(seeds))
+        if num_missing := np.count_nonzero(~has_time(by_node[seeds])):
+            raise UserError(
+                f"sampler.time={sampler.time}: {num_missing:,} of {len(seeds):,} seeds have no time: pass "
+                "times=, one for each seed, or a graph with node_time"
+            )
+        return cls(sampler, by_node, graph)
 
 
 class Loader:
@@ -59,19 +114,15 @@ class Loader:
 
     Args:
         graph: A `Graph`, a `CSC`, or PyG's `Data` for `Graph.from_pyg`. From
-            `RelationGroups`, nodes draw from each relation separately. With typed
-            seeds, PyG's `HeteroData`, or a `Graph` whose relations have known ends.
+            `RelationGroups`, nodes draw from each relation separately. For PyG's
+            `HeteroData`, use `gnnkit.pyg.NeighborLoader`.
         sampler: Sampler of the seeds' neighbourhoods, or the fanouts of a
             `NeighborSampler`.
-        seeds: [num_seeds] distinct ids, or a mask [num_nodes]. Default: all nodes. A
-            pair of a node type and its ids or mask, or a type, for all of its nodes,
-            yields a `TypedBatch`. Nodes then draw from each relation separately.
+        seeds: [num_seeds] distinct ids, or a mask [num_nodes]. Default: all nodes.
         batch_size: This rank's seeds per batch, or groups of seeds if the sampler has
             groups.
-        features: [num_nodes, ...] C-contiguous, with typed seeds a mapping from node
-            types. Default: the graph's features.
-        labels: [num_nodes, ...], with typed seeds a mapping from node types. Default:
-            the graph's labels.
+        features: [num_nodes, ...] C-contiguous. Default: the graph's features.
+        labels: [num_nodes, ...]. Default: the graph's labels.
         times: [num_seeds] time of each seed, if the sampler has a `time`. Default:
             `Graph.node_time`. A seed then sees the `Graph` as of its time, and the
             `input_nodes` of a batch may repeat.
@@ -118,11 +169,11 @@ class Loader:
         self,
         graph: Graph | CSC | RelationGroups | Any,
         sampler: Sampler | FanoutsLike,
-        seeds: npt.ArrayLike | str | tuple[str, npt.ArrayLike | None] | None = None,
+        seeds: npt.ArrayLike | None = None,
         batch_size: int = 1024,
         *,
-        features: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = None,
-        labels: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = None,
+        features: npt.NDArray[Any] | None = None,
+        labels: npt.NDArray[Any] | None = None,
         times: npt.ArrayLike | None = None,
         costs: Floats | None = None,
         rank: int | None = None,
@@ -136,15 +187,14 @@ class Loader:
         drop_last: bool = False,
         repeat: bool = True,
         pin_memory: bool = False,
-        transform: Callable[[LoadedBatch], Any] | None = None,
+        transform: Callable[[LoadedBatch], object] | None = None,
     ) -> None:
         """Checks the arguments. Raises `UserError` with an invalid argument's name."""
         sampler = _read_sampler(sampler)
-        if sampler.time != "none":
-            check_untyped(graph, seeds, sampler.time)
-            graph = as_untyped(graph)
-        source = _Source.of(graph, seeds, features, labels)
-        self._rows, self.csc, self.tables, self.seeds = source.rows, source.csc, source.tables, source.seeds
+        self._rows = graph if isinstance(graph, RelationGroups) else None  # the groups that nodes draw from
+        graph = _read_graph(graph, seeds)
+        self.csc: CSC = graph if isinstance(graph, CSC) else graph.csc
+        self.tables, self.seeds = Tables.of(graph, features, labels), _seeds(seeds, self.csc.num_nodes)
         self.seed = whole("seed", seed)
         self.threads = num_cores() if threads is None else whole("threads", threads, 1, MAX_THREADS)
         self.prefetch = 2 * self.threads if prefetch is None else whole("prefetch", prefetch, 1, 2**16)
@@ -163,7 +213,7 @@ class Loader:
             degree = self.csc.num_edges / max(self.csc.num_nodes, 1)
             check_draws(key, [("", "", sampler.fanouts, degree)], *sizes, self.threads)
         self._sharding = Sharding(schedule, rank, world_size)
-        self._allocate = frameworks.page_locked if pin_memory else _pageable
+        self._allocate = page_locked if pin_memory else _pageable
         self._cost_cache = self.costs  # computed by the sampler on first use
         self._spans = active()  # the trace
 
@@ -272,9 +322,7 @@ class Loader:
         for name, value in self._identity(self._sharding.schedule).items():
             if state[name] != value:
                 source = self._sharding.source if name == "world_size" else ""
-                raise UserError(
-                    f"the state was saved with {name}={state[name]}, this loader has {name}={value}{source}"
-                )
+                raise UserError(f"the state was saved with {name}={state[name]}, this loader has {value}{source}")
         epoch, step = int(state["epoch"]), int(state["step"])
         self.start_at(*((epoch, step) if step < len(self) else (epoch + 1, 0)))
 
@@ -287,21 +335,21 @@ class Loader:
 
         `steps` contains the seeds, the batch offsets, and the first step.
         """
-        sampler, timed, tables = self._sampler, self._timed, self.tables.gather()
-        for _, _, rows in tables:
-            storage.expect_random_reads(rows)
+        sampler, timed, features = self._sampler, self._timed, self.tables.features
+        if features is not None:
+            storage.expect_random_reads(features)
         self._epoch_start = time.perf_counter()
         return _core.Loader(
             sampler.reads(self._rows or self.csc) if timed is None and _is_native(sampler) else self.csc,
-            sampler.native() if timed is None and _is_native(sampler) else timed or _Checked(sampler),
+            sampler.native() if timed is None and _is_native(sampler) else timed or _Checked(sampler, self._rows),
             (*steps, draws_key(wrap(self.seed), epoch)),
-            [(first, as_bytes(name, rows)) for first, name, rows in tables],
+            [] if features is None else [as_bytes("features", features)],
             self._allocate,
             self.threads,
             self.prefetch,
         )
 
-    def _load_batch(self, native_loader: _core.Loader, positions: Ids, now: tuple[int, int]) -> Any:
+    def _load_batch(self, native_loader: _core.Loader, positions: Ids, now: tuple[int, int]) -> object:
         batch, buffers = native_loader.take()
         if self._spans is not None:
             _add_work(self._spans, native_loader, self._epoch_start, now[1] - 1)
@@ -311,69 +359,41 @@ class Loader:
         return result if self.transform is None else self.transform(result)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Source:
-    """A loader's graph, tables and seeds."""
-
-    rows: RelationGroups | None  # the groups that nodes draw from. None: all in-edges alike
-    csc: CSC
-    tables: Tables | TypedTables
-    seeds: npt.NDArray[np.int64]  # [num_seeds] ids in `csc`
-
-    @classmethod
-    def of(cls, graph: Any, seeds: Any, features: object | None, labels: object | None) -> _Source:
-        """Reads the loader's first arguments."""
-        if names_a_type(seeds):
-            source = TypedSource.of(graph, seeds, features, labels)
-            nodes = source.tables.seed_type
-            ids = _seeds(source.seeds, nodes.count, f" of type {nodes.name!r}") + nodes.first
-            return cls(source.rows, source.rows.csc, source.tables, ids)
-        rows = graph if isinstance(graph, RelationGroups) else None
-        topology = _read_graph(graph)
-        csc = topology if isinstance(topology, CSC) else topology.csc
-        return cls(rows, csc, Tables.of(topology, features, labels), _seeds(seeds, csc.num_nodes))
-
-
 class _Checked:
     """A Python sampler whose batches are checked in the thread that makes them."""
 
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
+    def __init__(self, sampler: Sampler, rows: RelationGroups | None = None) -> None:
+        self._sampler, self._rows = sampler, rows
 
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
-        batch = self._sampler.sample(graph, seeds, key=key)
+        batch = self._sampler.sample(graph if self._rows is None else self._rows, seeds, key=key)
         if type(self._sampler).sample is Sampler.sample:  # checks every hop itself
             return batch
         return check_batch(f"{type(self._sampler).__name__}.sample", batch, graph, seeds, self._sampler.num_hops)
 
 
-def _read_graph(graph: Any) -> Graph | CSC:
+def _read_graph(graph: object, seeds: object) -> Graph | CSC:
     """Returns the graph whose rows batches contain."""
+    if isinstance(seeds, str) or (isinstance(seeds, tuple) and seeds and isinstance(seeds[0], str)):
+        raise UserError(f"seeds={shown(seeds)}: seeds with a node type were removed: use gnnkit.pyg.NeighborLoader")
     if isinstance(graph, RelationGroups):
         return graph.csc.weighted(None)  # weights are in another order than edge ids
     return graph if isinstance(graph, CSC) else as_untyped(graph)
 
 
-def as_untyped(value: Any) -> Graph:
+def as_untyped(value: object) -> Graph:
     """Returns a graph, or converts one of PyG or DGL.
 
     Raises `UserError` if a converted graph has types, because batches would drop them.
     A `Graph` with types is accepted, because its user has `edge_types`.
     """
-    if is_hetero(value) and max(len(value.node_types), len(value.edge_types)) > 1:
-        raise _types_dropped(value, value.node_types[0])
     graph = Graph.of(value)
     if graph is not value and graph.schema.several:
-        raise _types_dropped(value, graph.node_types[0][0] if graph.node_types else UNNAMED)
+        raise UserError(
+            f"{type(value).__name__} has node or edge types: use gnnkit.pyg.NeighborLoader, or pass a Graph from "
+            "Graph.from_pyg, and read a block's types as graph.edge_types[block.edge_ids]"
+        )
     return graph
-
-
-def _types_dropped(value: Any, node_type: str) -> UserError:
-    """Returns the error for a converted graph with types."""
-    return UserError(
-        f"{type(value).__name__} has node or edge types: name the seeds' type in a Loader, as seeds=({node_type!r}, mask), "
-        "or pass a Graph from Graph.from_pyg, and read a block's types as graph.edge_types[block.edge_ids]"
-    )
 
 
 def _add_work(spans: Spans, native_loader: _core.Loader, start: float, step: int) -> None:
@@ -392,7 +412,7 @@ def _add_work(spans: Spans, native_loader: _core.Loader, start: float, step: int
         spans.add(track, f"gather batch {step}", start + draw_end, start + gather_end)
 
 
-def _read_sampler(sampler: Any) -> Sampler:
+def _read_sampler(sampler: object) -> Sampler:
     """Returns a sampler, or the uniform sampler of some fanouts."""
     if isinstance(sampler, list | tuple | Mapping | Fanouts):
         sampler = NeighborSampler(sampler)
@@ -403,9 +423,10 @@ def _read_sampler(sampler: Any) -> Sampler:
 
 def _check_by_relation(sampler: Sampler, rows: RelationGroups) -> None:
     """Raises `UserError` unless a sampler can draw from each relation of `rows`."""
-    if not (sampler.by_relation and _is_native(sampler)):
+    if not sampler.by_relation or not (_is_native(sampler) or type(sampler).sample is Sampler.sample):
         raise UserError(f"sampler={type(sampler).__name__} does not draw by relation: use NeighborSampler")
-    sampler.fanouts.by_hop(rows.names)
+    if isinstance(sampler, NativeSampler):
+        sampler.fanouts.by_hop(rows.names)
 
 
 def _read_groups(sampler: Sampler, graph: CSC, seeds: Ids) -> Ids | None:  # [num_seeds]
@@ -422,21 +443,19 @@ def _is_native(sampler: Sampler) -> TypeGuard[NativeSampler]:
     return isinstance(sampler, NativeSampler) and type(sampler).sample is NativeSampler.sample
 
 
-def _seeds(seeds: Any, num_nodes: int, of_type: str = "") -> npt.NDArray[np.int64]:
-    """Reads ids or a mask of nodes. `of_type` ends messages."""
+def _seeds(seeds: object, num_nodes: int) -> npt.NDArray[np.int64]:
+    """Reads ids or a mask of nodes."""
     if seeds is None:
         return np.arange(num_nodes)
     values = array("seeds", seeds)
     if values.dtype == np.bool_:
         if values.shape != (num_nodes,):
-            raise UserError(
-                f"seeds: the mask has shape {list(values.shape)}, expected [{num_nodes}] for the nodes{of_type}"
-            )
+            raise UserError(f"seeds: the mask has shape {list(values.shape)}, expected [{num_nodes}] for the nodes")
         return np.flatnonzero(values)
     ids = int64s("seeds", values)
     outside = np.flatnonzero((ids < 0) | (ids >= num_nodes))
     if len(outside):
-        raise UserError(f"seeds[{outside[0]}] = {ids[outside[0]]} is out of range for {num_nodes} nodes{of_type}")
+        raise UserError(f"seeds[{outside[0]}] = {ids[outside[0]]} is out of range for {num_nodes} nodes")
     _core.Numbering(ids, num_nodes)  # rejects repeated ids
     return ids
 

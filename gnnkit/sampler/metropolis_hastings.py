@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,7 +13,7 @@ from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.graph.types import offsets_of
-from gnnkit.sampler.base import NativeSampler, Reading, wrap
+from gnnkit.sampler.base import NativeSampler, Preference, Reading, wrap
 from gnnkit.sampler.fanouts import FanoutsLike
 from gnnkit.utils.checks import FLOAT32_MAX, finite, floats, int64s, numbers, whole
 from gnnkit.utils.ranges import one_of, real, shown
@@ -26,14 +25,6 @@ _SIMILARITY = "similarity"
 _MIN_FLOOR = 1e-9  # its power _MAX_SHARPNESS is still a normal number
 _MAX_SHARPNESS = 32
 _SYMMETRIC: WeakKeyDictionary[CSC, CSC | None] = WeakKeyDictionary()  # None: the graph is already symmetric and simple
-
-
-@dataclass(frozen=True, slots=True)
-class _Preference:
-    """Parameters of `target=similarity`."""
-
-    floor: float
-    sharpness: int
 
 
 class MetropolisHastingsSampler(NativeSampler):
@@ -98,14 +89,14 @@ class MetropolisHastingsSampler(NativeSampler):
             threads: Threads per batch. Default: all available cores.
         """
         super().__init__(fanouts, redraw=redraw, importance=importance, threads=threads)
-        self.walk_length = whole("sampler.walk_length", walk_length, 1, _MAX_WALKS)
-        self.num_walks = whole("sampler.num_walks", num_walks, 1, _MAX_WALKS)
-        self.alpha = finite("sampler.alpha", alpha)
+        self.walk_length = whole("sampler.options.walk_length", walk_length, 1, _MAX_WALKS)
+        self.num_walks = whole("sampler.options.num_walks", num_walks, 1, _MAX_WALKS)
+        self.alpha = finite("sampler.options.alpha", alpha)
         self.preference = _preference(target, floor, sharpness)  # None: walks do not compare rows
         self.target = None if target is None or self.preference is not None else _target(target)
         self.embeddings = None if embeddings is None else _embeddings(embeddings, self.preference)
         if self.walk_length * self.num_walks > _MAX_STEPS:
-            steps = f"sampler.num_walks={num_walks} times sampler.walk_length={walk_length}"
+            steps = f"sampler.options.num_walks={num_walks} times sampler.options.walk_length={walk_length}"
             raise UserError(f"{steps} must be at most {_MAX_STEPS} steps per node")
 
     def native(self) -> _core.Sampler:
@@ -136,10 +127,9 @@ class MetropolisHastingsSampler(NativeSampler):
             )
         if len(self.embeddings) != graph.num_nodes:
             raise UserError(
-                f"sampler.embeddings has {len(self.embeddings)} rows, but the graph has {graph.num_nodes} nodes"
+                f"sampler.options.embeddings has {len(self.embeddings)} rows, but the graph has {graph.num_nodes} nodes"
             )
-        floor, sharpness = self.preference.floor, self.preference.sharpness
-        return Reading(_symmetric(graph), features=self.embeddings, floor=floor, sharpness=sharpness)
+        return Reading(_symmetric(graph), features=self.embeddings, preference=self.preference)
 
     def walk(self, graph: CSC, starts: Ids, *, key: int) -> Ids:  # [num_starts, num_walks, walk_length + 1]
         """Returns the nodes on the walks from each start, beginning with the start.
@@ -167,28 +157,28 @@ def _target(values: npt.ArrayLike) -> npt.NDArray[np.float64]:  # [num_nodes]
     return target
 
 
-def _preference(target: object, floor: float | None, sharpness: int | None) -> _Preference | None:
+def _preference(target: object, floor: float | None, sharpness: int | None) -> Preference | None:
     """Returns the similarity parameters, or None for another target."""
     if isinstance(target, str):
         one_of("sampler.target", target, (_SIMILARITY,))
-        floor = real("sampler.floor", 0.1 if floor is None else floor, _MIN_FLOOR)
+        floor = real("sampler.options.floor", 0.1 if floor is None else floor, _MIN_FLOOR)
         sharpness = 8 if sharpness is None else sharpness
-        return _Preference(floor, whole("sampler.sharpness", sharpness, 1, _MAX_SHARPNESS))
+        return Preference(floor, whole("sampler.options.sharpness", sharpness, 1, _MAX_SHARPNESS))
     for key, value in (("floor", floor), ("sharpness", sharpness)):
         if value is not None:
             raise UserError(
-                f"sampler.{key}={shown(value)} requires sampler.target=similarity: set it, or remove the key"
+                f"sampler.options.{key}={shown(value)} requires sampler.target=similarity: set it, or remove the key"
             )
     return None
 
 
-def _embeddings(values: npt.ArrayLike | str, preference: _Preference | None) -> Floats:  # [num_nodes, columns]
+def _embeddings(values: npt.ArrayLike | str, preference: Preference | None) -> Floats:  # [num_nodes, columns]
     if preference is None:
-        raise UserError("sampler.embeddings requires sampler.target=similarity: set it, or remove the key")
-    table = array_or_file("sampler.embeddings", values)
-    rows = floats("sampler.embeddings", table, (None, None), bound=FLOAT32_MAX)
+        raise UserError("sampler.options.embeddings requires sampler.target=similarity: set it, or remove the key")
+    table = array_or_file("sampler.options.embeddings", values)
+    rows = floats("sampler.options.embeddings", table, (None, None), bound=FLOAT32_MAX)
     if rows.shape[1] == 0:
-        raise UserError(f"sampler.embeddings has shape {list(rows.shape)}, expected at least one column")
+        raise UserError(f"sampler.options.embeddings has shape {list(rows.shape)}, expected at least one column")
     return _in_core(rows)
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Floats, Graph, Ids, Labels, Split, labelled
 from gnnkit.graph.edge_order import sort_by_time
-from gnnkit.graph.time_split import describe_parts, parts_of, time_spans
+from gnnkit.graph.split import describe_parts, parts_of, time_spans
 from gnnkit.graph.times import ALWAYS, NEVER, Times, has_time, newest, show_time
 from gnnkit.graph.types import take
 from gnnkit.partition.shard import Shard
@@ -296,10 +296,11 @@ class Targets(TaskRows):
         return [f"edges: {np.count_nonzero(self.labelled):,} of {len(self):,} have a label ({counts})"]
 
     def save(self, folder: Path) -> None:
-        save_rows(self, folder, _ARRAYS, ("num_classes", "time_unit"))
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        save_rows(self, folder, arrays, {"num_classes": self.num_classes, "time_unit": self.time_unit})
 
     @classmethod
-    def of_arrays(cls, arrays: dict[str, Any], meta: dict[str, Any]) -> Targets:
+    def of_arrays(cls, arrays: Mapping[str, object], meta: dict[str, Any]) -> Targets:
         """Restores the rows from the arrays and values of `save`."""
         rows = cls(
             num_classes=whole("num_classes", meta["num_classes"], 0, MAX_COUNT),
@@ -319,18 +320,17 @@ class Targets(TaskRows):
 _ARRAYS = tuple(field.name for field in fields(Targets) if field.name not in ("num_classes", "relation", "time_unit"))
 
 
-def save_rows(rows: TaskRows, folder: Path, arrays: Sequence[str], scalars: Sequence[str]) -> None:
+def save_rows(rows: TaskRows, folder: Path, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Writes rows into `folder` atomically.
 
     Args:
         rows: The rows.
         folder: The folder.
-        arrays: Names of their arrays.
-        scalars: Names of their plain values, besides the relation.
+        arrays: Their arrays by name. None is left out.
+        values: Their plain values besides the relation.
     """
     relation = None if rows.relation is None else asdict(rows.relation)
-    values = {name: getattr(rows, name) for name in scalars} | {"relation": relation}
-    save_arrays(folder, {name: getattr(rows, name) for name in arrays}, values)
+    save_arrays(folder, arrays, {**values, "relation": relation})
 
 
 def targets_of(rows: TaskRows) -> Targets:

@@ -62,11 +62,11 @@ class WeightedSampler(NativeSampler):
         super().__init__(
             fanouts, replace=replace, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads
         )
-        self.alpha = finite("sampler.alpha", alpha)
+        self.alpha = finite("sampler.options.alpha", alpha)
         self.by_time(time, pick, window, time_bound)
         if self.alpha and time != "none":
             raise UserError(
-                f"sampler.time={time}: sampler.alpha={self.alpha:g} counts out-edges of all times, future ones included: "
+                f"sampler.time={time}: sampler.options.alpha={self.alpha:g} counts out-edges of all times, future ones included: "
                 "use alpha=0"
             )
 

@@ -13,7 +13,6 @@ from gnnkit.strategy.abilities import LearnedInputs as LearnedInputs
 from gnnkit.strategy.abilities import MovableNodes as MovableNodes
 from gnnkit.strategy.abilities import MovableSeeds as MovableSeeds
 from gnnkit.strategy.abilities import MovableWork as MovableWork
-from gnnkit.strategy.abilities import ReadPlanner as ReadPlanner
 from gnnkit.strategy.abilities import Reads as Reads
 from gnnkit.strategy.abilities import Relations as Relations
 from gnnkit.strategy.abilities import RowsOnDisk as RowsOnDisk

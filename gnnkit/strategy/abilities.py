@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +97,10 @@ class RowsOnDisk(Ability):
     """Batches announce their rows in advance, so features may be on disk.
 
     Required by `features.place=disk`, which reads the rows of later batches while one
-    is computed. The strategy is a `ReadPlanner`.
+    is computed.
     """
 
     lacking = "the rows that this strategy gathers are not known ahead: use features.place=mapped"
-
-
-class ReadPlanner(Protocol):
-    """A strategy that predicts its disk reads.
-
-    `job=plan` calls it, so that users see the bytes per epoch before they train.
-    """
-
-    def predict_reads(self, epochs: int) -> dict[str, Any]:
-        """Predicts the disk reads of the first epochs, in the format of `figures`.
-
-        Draws the batches without reading their rows. Collective. Called after `setup`
-        and instead of training.
-        """
 
 
 @dataclass(frozen=True)
@@ -174,7 +160,7 @@ class JoinedLayers(Ability):
     by_owners: bool = False  # True: each rank holds its owned nodes' in-edges, sampled once
     lacking = (
         "reads one edge_index in all layers, and workers share the batches of this strategy layer by layer: use "
-        "strategy=vertex_centric or individual_sample, or list the layers in gnnkit.model.pyg.PyG([...])"
+        "strategy=vertex_centric or individual_sample, or write forward(x, adjacencies)"
     )
 
 

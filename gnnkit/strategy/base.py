@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -25,14 +27,60 @@ from gnnkit.engine.visible import TimedEdges, TimedLayers
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, MiniBatch, RelationGroups, SparseFeatures, Split
 from gnnkit.graph.times import ALWAYS, Times
-from gnnkit.kernels.sparse_rows import SparseRows
+from gnnkit.kernels.product_rows import SparseRows
 from gnnkit.partition.order import NodeOrder, renumbered
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.targets import NODES, Targets, TaskRows
 from gnnkit.strategy.abilities import Ability, Reads, Steps
-from gnnkit.strategy.phases import Phases
 from gnnkit.utils.checks import Array
+
+START, FINISH = 0.1, 0.2  # default shares of the epochs. The first and last steps suffer most from stale rows
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """A schedule of exact first, approximate middle and exact last epochs.
+
+    It follows from the number of epochs alone, and nothing that a run measures changes
+    it. By default, all epochs are approximate.
+    """
+
+    first: int = 0  # the first approximate epoch
+    last: int = sys.maxsize  # the first epoch of the exact finish
+
+    @classmethod
+    def of(cls, epochs: int, start: float = START, finish: float = FINISH) -> Phases:
+        """Returns the schedule of a run.
+
+        The exact epochs are rounded down together, so that the approximate ones keep
+        their share. If there are any, each positive share has at least one.
+
+        Args:
+            epochs: Number of epochs of the run.
+            start: Share of exact epochs at the start.
+            finish: Share of exact epochs at the end.
+        """
+        exact, first = (math.floor(share * epochs + 1e-9) for share in (start + finish, start))  # 0.3 * 100 < 30
+        first = min(max(first, 1), exact) if start else 0
+        return cls(first, epochs - max(exact - first, 1) if exact and finish else sys.maxsize)
+
+    def is_exact(self, epoch: int) -> bool:
+        """Returns whether the steps of an epoch are exact."""
+        return not self.first <= epoch < self.last
+
+    def describe(self, epochs: int, *, begin: int = 0, exact: str = "exact") -> str:
+        """Describes the schedule of a run, with epochs counted from 1.
+
+        Args:
+            epochs: Number of epochs of the run.
+            begin: Number of epochs that an earlier part of the run has completed.
+            exact: What steps outside the approximate epochs are.
+        """
+        first, last = (min(max(epoch, begin), epochs) for epoch in (self.first, self.last))
+        parts = [(begin + 1, first, exact), (first + 1, last, "approximate"), (last + 1, epochs, exact)]
+        return ", ".join(f"{low} to {high} {kind}" for low, high, kind in parts if low <= high)
+
 
 A = TypeVar("A", bound=Ability)
 
@@ -524,14 +572,7 @@ class ExecutionStrategy(ABC):
             model: The model, with this rank's parameters.
         """
 
-    def exact_batch(self, epoch: int) -> Batch | None:
-        """Returns the exact step that an approximate one replaces, or None. Collective.
-
-        It has all training rows of this rank, computed with current rows of all nodes.
-        """
-        return None
-
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Mapping[str, object]:
         """Returns additional figures for `result.json`, as plain values by name.
 
         Called once, after the last step, on rank 0 only, so it must not be collective.
@@ -570,7 +611,7 @@ def weighing_sums(sampler: Sampler) -> Sampler:
     Strategies sample with weights, because a sum over drawn in-edges would otherwise
     be smaller than the sum over all of them.
     """
-    kinds: Any = getattr(sampler, "importance", "none")
+    kinds: object = getattr(sampler, "importance", "none")
     if kinds == "none":
         return sampler
     importance = "sum" if getattr(sampler, "draws_edges", True) else "mean"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +13,8 @@ from gnnkit.comm import Communicator
 from gnnkit.engine import Pool, Tally
 from gnnkit.engine.block import LayerValues, ValuesById
 from gnnkit.engine.remote.frontier import Frontier
-from gnnkit.engine.remote.owned_rows import FetchedLayers, FetchedRows, RowRequest
+from gnnkit.engine.remote.owned_rows import FetchedLayers, FetchedRows, RowCache, RowRequest
 from gnnkit.engine.remote.owners import MessageCounter, Owners
-from gnnkit.engine.remote.row_cache import RowCache
 from gnnkit.engine.remote.tier import KeptRows
 from gnnkit.engine.remote.visible_values import VisibleValues
 from gnnkit.engine.visible import TimedLayers
@@ -28,7 +26,7 @@ from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
 from gnnkit.strategy.seeds import MakeStep, Seeds, Step, drawing, sample_step
 from gnnkit.utils.checks import Array
 
-Edges = npt.NDArray[Any]  # [num_edges] records of `Frontier`
+Edges = npt.NDArray[np.void]  # [num_edges] records of `Frontier`
 
 
 class Draw:
@@ -78,13 +76,13 @@ class Draw:
     def costs(self, seeds: Ids) -> Floats:  # [num_seeds]
         """Estimates how many edges seeds draw, by mean degree at owners."""
         if self._graph is not None:
-            return self.sampler.costs(self._graph, seeds)  # type: ignore[arg-type]
+            return self.sampler.costs(self._graph, seeds)
         shard, fanouts = self._worker.shard, Fanouts.parse(self.sampler.fanouts or ())
         degree, names = shard.num_edges / max(shard.num_nodes, 1), self._worker.relations_for(self._model) or ("",)
         draws = [sum(degree if count < 0 else count for count in counts) for counts in fanouts.by_hop(names)]
         return np.full(len(seeds), float(np.cumprod(draws).sum()))
 
-    def layers(self, sample: DrawnBatch, rows: npt.NDArray[Any] | None = None) -> LayerValues:
+    def layers(self, sample: DrawnBatch, rows: npt.NDArray[np.void] | None = None) -> LayerValues:
         """Returns a batch's node and edge values.
 
         Args:
@@ -123,7 +121,7 @@ class DrawnBatch:
 
     batch: MiniBatch
     edges: Edges | None = None  # drawn by owners. None: this rank has the topology
-    values: npt.NDArray[Any] | None = None  # [num_input_nodes] records of `VisibleValues`, if owners draw by time
+    values: npt.NDArray[np.void] | None = None  # [num_input_nodes] records of `VisibleValues`, if owners draw by time
 
     @property
     def num_bytes(self) -> int:
@@ -159,7 +157,7 @@ class FetchedBatch:
     counter: MessageCounter
 
     @property
-    def rows(self) -> npt.NDArray[Any]:  # [num_input_nodes]
+    def rows(self) -> npt.NDArray[np.void]:  # [num_input_nodes]
         """Records of `OwnedRows` for the batch's input nodes."""
         return self.rows_read.rows[self.draws.batch.rows_by_node()[1]]
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from gnnkit import plugins
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.frontier import check_sampler
-from gnnkit.engine.remote.owned_rows import OwnedRows
+from gnnkit.engine.remote.frontier import PARTITIONED
+from gnnkit.engine.remote.owned_rows import CACHES, OwnedRows, RowCache
 from gnnkit.engine.remote.owners import Owners
-from gnnkit.engine.remote.row_cache import CACHES, RowCache
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
 from gnnkit.sampler import Sampler
@@ -32,11 +32,9 @@ from gnnkit.strategy.abilities import (
 )
 from gnnkit.strategy.base import ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.fetched_batches import FetchedBatches
-from gnnkit.strategy.link_seeds import make_seeds
-from gnnkit.strategy.places import check_cache, check_places, place
 from gnnkit.strategy.sampled_batches import SampledBatches
-from gnnkit.strategy.sampled_strategy import SampledStrategy
-from gnnkit.strategy.seeds import ChosenSeeds, NodeSeeds
+from gnnkit.strategy.sampled_strategy import SampledStrategy, check_cache, check_owners_draw, check_places, place
+from gnnkit.strategy.seeds import ChosenSeeds, NodeSeeds, make_seeds
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
 _LRU = (
@@ -46,11 +44,11 @@ _LRU = (
 _CACHED = (  # for learned rows
     "caches rows of other workers, but learned rows change in each step: use strategy.cache=none"
 )
-_COST_OF_NODES = "strategy.batching=balanced evens out the cost of nodes, not of edges: leave batching out"
+_COST_OF_NODES = "strategy.options.batching=balanced evens out the cost of nodes, not of edges: remove the option"
 _EQUAL_SIZES = "samples by time in batches of equal size: use strategy.options.batching=plain"
 _CHOSEN = "this strategy chooses the nodes of each step: use strategy=individual_sample"
 _DIVIDED = (
-    "cannot move seeds with strategy.batching=balanced, which balances costs, or with "
+    "cannot move seeds with strategy.options.batching=balanced, which balances costs, or with "
     "strategy.features=partitioned, in which workers serve each other: leave batching out and use shared features"
 )
 
@@ -61,8 +59,9 @@ class IndividualSample(SampledStrategy):
     This is individual-sample-based execution in Lin et al., Proc. IEEE 2023. Choose
     this strategy if the activations of all nodes do not fit into memory, or if many
     steps per epoch reach an accuracy sooner. The batches of an epoch cover the training
-    nodes once. Native threads prefetch samples and features while the previous batch is
-    computed. A rank without seeds takes part in a step with an empty batch.
+    nodes once. Batches are prefetched while the previous one is computed, by native
+    threads if features are shared. A rank without seeds takes part in a step with an
+    empty batch.
 
     With `topology=partitioned`, each rank holds only its owned nodes and their
     in-edges. Owners draw and send rows. The batches are bit-identical for any
@@ -95,7 +94,7 @@ class IndividualSample(SampledStrategy):
         """
         for name, value in (("batch_size", batch_size), ("prefetch", prefetch)):
             whole(f"strategy.{name}", value, 1, MAX_COUNT)
-        one_of("strategy.batching", batching, ("plain", "balanced"))
+        one_of("strategy.options.batching", batching, ("plain", "balanced"))
         place("topology", topology)
         features = topology if features is None else place("features", features)
         one_of("strategy.cache", cache, CACHES)
@@ -103,7 +102,7 @@ class IndividualSample(SampledStrategy):
         check_cache(features, cache, cache_rows)
         fetches, plain = features == "partitioned", batching == "plain"
         if self._chooses and not plain:
-            raise UserError(f"strategy.batching={batching}: this strategy chooses the seeds: leave batching out")
+            raise UserError(f"strategy.options.batching={batching}: this strategy chooses the seeds: remove the option")
         self.reads = Reads(sampler=True, graph=topology == "shared", from_owners=fetches)
         self.steps = Steps(exchange=fetches)
         self.batch_size, self.batching, self.prefetch = batch_size, batching, prefetch
@@ -138,28 +137,30 @@ class IndividualSample(SampledStrategy):
     def check(self, sampler: Sampler | None, num_layers: int) -> None:
         super().check(sampler, num_layers)
         if sampler is not None and not self.reads.graph:
-            check_sampler(sampler)
+            check_owners_draw(sampler, PARTITIONED, "strategy.topology=shared")
         if sampler is not None and self.reads.from_owners and sampler.reads_features:
             raise UserError(
-                f"strategy.features=partitioned: sampler={type(sampler).__name__} reads all nodes' features, as does "
+                f"strategy.features=partitioned: sampler={plugins.name_of('sampler', sampler)} reads all nodes' features, as does "
                 "sampler.target=similarity without embeddings: use strategy.features=shared"
             )
 
     def seeds(self, worker: Worker, epoch: int) -> Ids:  # [num_seeds] int64
         """Returns this rank's seeds of an epoch, in the order of the steps.
 
-        Override this method for a strategy that chooses the seeds of tasks on nodes. An
-        epoch has as many steps as the rank with most seeds in epoch 0 needs, and each
-        rank's seeds are divided evenly among them. By default, all ranks' batches cover
-        the training nodes in random order.
+        Override this method for a strategy that chooses the seeds of tasks on nodes,
+        without calling the base method. An epoch has as many steps as the rank with
+        most seeds in epoch 0 needs, and each rank's seeds are divided evenly among
+        them. Without an override, all ranks' batches cover the training nodes once, in
+        random order.
 
         Args:
             worker: This rank.
             epoch: Number of the epoch.
 
         Returns:
-            Global ids of training nodes, each at most once in a step. They must follow
-                from the worker's seed and the epoch, as a resumed run asks again.
+            Global ids of training nodes, each at most once in a step. They must be a
+                function of the worker's seed and the epoch, because a resumed run asks
+                again.
         """
         raise NotImplementedError
 
@@ -182,7 +183,7 @@ class IndividualSample(SampledStrategy):
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
         if isinstance(self.sampled, FetchedBatches):
-            self._hits.add(self.sampled)
+            self._hits.update(self.sampled)
         super().end_epoch(epoch, measured, model)
 
     def deal(self, shares: Sequence[float]) -> None:
@@ -190,7 +191,7 @@ class IndividualSample(SampledStrategy):
         self.shares = list(shares)
         self.sampled.deal(shares)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {} if self.shares is None else {"shares": list(self.shares)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -199,20 +200,23 @@ class IndividualSample(SampledStrategy):
         ):  # otherwise the shares are for a different number of workers
             self.deal(state["shares"])
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, object]:
         figures = {"cache_hits": self._hits.figures()} if self.reads.from_owners else {}
         return figures | super().figures()
 
 
 class CacheHits:
-    """Other workers' rows that a worker read, and how many were cached."""
+    """How many of the other workers' rows that each worker read were cached."""
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm, self._epochs, self._saved = comm, 0, 0
+        self._comm, self._epochs = comm, 0
         self._counts = torch.zeros(2, comm.world_size, dtype=torch.int64, device=comm.device)
 
-    def add(self, batches: FetchedBatches) -> None:
-        """Ends an epoch. Collective."""
+    def update(self, batches: FetchedBatches) -> None:
+        """Gathers all ranks' hits and misses since the start of training. Collective.
+
+        Called once per epoch.
+        """
         self._counts, self._width = self._comm.all_gather([batches.hits, batches.fetched_rows]).T, batches.rows.width
         self._epochs += 1
 

@@ -6,7 +6,7 @@ import copy
 
 from torch import nn
 
-from gnnkit.engine.remote.frontier import COOPERATIVE, check_sampler
+from gnnkit.engine.remote.frontier import COOPERATIVE
 from gnnkit.errors import UserError
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
@@ -23,7 +23,7 @@ from gnnkit.strategy.abilities import (
 )
 from gnnkit.strategy.base import ExecutionStrategy, Worker
 from gnnkit.strategy.cooperative import CooperativeBatches
-from gnnkit.strategy.sampled_strategy import SampledStrategy
+from gnnkit.strategy.sampled_strategy import SampledStrategy, check_owners_draw
 from gnnkit.utils.ranges import MAX_COUNT, whole
 
 
@@ -69,7 +69,7 @@ class JointSample(SampledStrategy):
     def check(self, sampler: Sampler | None, num_layers: int) -> None:
         super().check(sampler, num_layers)
         if sampler is not None:
-            check_sampler(sampler, COOPERATIVE)
+            check_owners_draw(sampler, COOPERATIVE, "strategy=individual_sample")
             if sampler.time_bound == "path":
                 raise UserError(
                     f"{COOPERATIVE} with sampler.time_bound=path: ranks agree on the times of a batch before it is drawn: use "

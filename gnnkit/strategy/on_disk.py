@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -187,20 +187,6 @@ class BackgroundBatches(ABC, Generic[D, M]):
             if disk is not None:
                 self._background.submit(lambda comm: disk.forget())  # after the pending reads
 
-    def count_reads(self, epoch: int) -> None:
-        """Counts the disk reads of an epoch, without reading. Collective."""
-        disk, steps = self.disk, range(len(self))
-        assert disk is not None
-        ahead = self._ahead(disk, steps)
-
-        def count(comm: Communicator) -> None:
-            make_step = self.seeds.epoch(epoch, comm, MessageCounter.zeros(comm.world_size))
-            for _ in steps:
-                ahead.next(lambda step: self.draw(make_step, step, comm))
-                disk.count_reads()
-
-        self._background.submit(count).result()
-
     def close(self) -> None:
         """Stops the thread, after the requested batches."""
         self._background.close()
@@ -249,7 +235,7 @@ class DiskReads:
         counts = [getattr(now, name) - getattr(before, name) for name in ReadCounts.__dataclass_fields__]
         self._epochs.append(ReadCounts(*self._comm.all_reduce(torch.tensor(counts, device=self._comm.device)).tolist()))
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, object]:
         """Returns the counts of all workers, with lists by epoch."""
         total = sum(self._epochs, ReadCounts())
         place = self._features.place

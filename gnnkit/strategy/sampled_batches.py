@@ -24,9 +24,8 @@ from gnnkit.kernels.dropout import derive
 from gnnkit.sampler import FullSampler, Loader, gather_rows
 from gnnkit.sampler.base import TIME_ARGUMENTS
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
-from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.on_disk import AnnouncedBatches, bytes_of, prepare_window
-from gnnkit.strategy.seeds import MakeStep, NodeSeeds, Seeds, Step, drawing, sample_step
+from gnnkit.strategy.seeds import MakeStep, NodeSeeds, Seeds, Step, drawing, make_seeds, sample_step
 from gnnkit.utils.spans import active, span
 
 T = TypeVar("T")
@@ -125,16 +124,6 @@ class SampledBatches:
             return self._source.epoch(epoch, first)
         window = self._find_window(self._disk)
         return self._read(self._disk, self._source.epoch(epoch, first), range(first, len(self)), window)
-
-    def count_reads(self, epoch: int) -> None:
-        """Counts the rows that an epoch will read from disk, without reading them."""
-        assert self._disk is not None
-        window, steps = self._find_window(self._disk), range(len(self))
-        with closing(self._source.epoch(epoch, 0)) as samples:
-            batches = AnnouncedBatches(self._disk, steps, _nodes_of, window)
-            for _ in steps:
-                batches.next(lambda _: next(samples))
-                self._disk.count_reads()
 
     def _find_window(self, disk: DiskFeatures) -> int:
         """Returns the number of batches sampled in advance (`prepare_window`)."""
@@ -267,7 +256,7 @@ class _StepBatches:
         return _Prefetched(step, batch, x)
 
 
-def _table(worker: Worker) -> npt.NDArray[Any] | None:
+def _table(worker: Worker) -> npt.NDArray[np.generic] | None:
     """Returns the feature rows that batches gather."""
     return worker.features.table if worker.rounded is None else worker.rounded
 

@@ -1,19 +1,22 @@
-"""The base of strategies with batches sampled around seeds."""
+"""The base of strategies with batches sampled around seeds, and its checks."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import nn
 
+from gnnkit import plugins
 from gnnkit.engine import Tally
-from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
+from gnnkit.errors import UserError
+from gnnkit.sampler import NativeSampler, Sampler
+from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Phases, Worker
 from gnnkit.strategy.on_disk import DiskReads
-from gnnkit.strategy.phases import Phases
 from gnnkit.strategy.sampled_batches import whole_steps
 from gnnkit.utils.approximate import approximate
+from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
 
 class StepBatches(Protocol):
@@ -27,9 +30,6 @@ class StepBatches(Protocol):
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yields an epoch's batches, starting at step `first`."""
-
-    def count_reads(self, epoch: int) -> None:
-        """Counts the rows that an epoch will read from disk, without reading them."""
 
     def close(self) -> None:
         """Stops threads."""
@@ -88,17 +88,84 @@ class SampledStrategy(ExecutionStrategy):
         if self._reads is not None:
             self._reads.end_epoch(self.sampled.window)
 
-    def predict_reads(self, epochs: int) -> dict[str, Any]:
-        assert self._reads is not None
-        for epoch in range(epochs):
-            self.sampled.count_reads(epoch)
-            self._reads.end_epoch(self.sampled.window)
-        return self._reads.figures()
-
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, object]:
         return {} if self._reads is None else {"features_read": self._reads.figures()}
 
     def close(self) -> None:
         for batches in (self.sampled, self._exact_batches):
             if batches is not None:
                 batches.close()
+
+
+_PLACES = ("shared", "partitioned")
+
+
+def place(key: str, value: object) -> str:
+    """Returns the value. Raises `UserError` if it is invalid.
+
+    Args:
+        key: "topology" or "features".
+        value: The configured value.
+    """
+    if value == "replicated":
+        raise UserError(
+            f"strategy.{key}=replicated is not supported: all workers of a host map one copy: use strategy.{key}=shared"
+        )
+    placement: str = one_of(f"strategy.{key}", value, _PLACES)
+    return placement
+
+
+def check_places(topology: str, features: str, batching: str) -> None:
+    """Raises `UserError` for contradicting keys of `individual_sample`.
+
+    Args:
+        topology: "shared" or "partitioned".
+        features: "shared" or "partitioned".
+        batching: "plain" or "balanced".
+    """
+    if topology == "partitioned" and features == "shared":
+        raise UserError(
+            "strategy.features=shared with strategy.topology=partitioned: features are the larger part of most graphs, "
+            "so a host that holds all features can hold the topology: use strategy.topology=shared"
+        )
+    if topology == "partitioned" and batching == "balanced":
+        raise UserError(
+            "strategy.options.batching=balanced with strategy.topology=partitioned: the cost of a seed is the size of its "
+            "tree, which reaches into the in-edges of other workers: leave batching out"
+        )
+
+
+def check_owners_draw(sampler: Sampler, mode: str, alternative: str) -> None:
+    """Raises `UserError` for a sampler with which owners cannot draw.
+
+    Args:
+        sampler: The sampler.
+        mode: The option that enables sampling at owners.
+        alternative: An option that reads the complete graph instead.
+    """
+    in_python = not isinstance(sampler, NativeSampler)
+    if sampler.draws_at_owners and not (in_python and sampler.time != "none"):
+        return
+    reason = "samples by time in Python" if sampler.time != "none" else "does not set draws_at_owners"
+    if not (sampler.by_node and getattr(sampler, "draws_edges", True)):
+        reason = "draws from more than the in-edges of one node, which are all that its owner holds"
+    raise UserError(
+        f"{mode}: sampler={plugins.name_of('sampler', sampler)} {reason}; use sampler=neighbor, weighted, labor or full, "
+        f"or {alternative}"
+    )
+
+
+def check_cache(features: str, cache: str, cache_rows: int | None) -> None:
+    """Raises `UserError` for a cache if all features are shared.
+
+    Args:
+        features: "shared" or "partitioned".
+        cache: Name of the cache, or "none".
+        cache_rows: Number of cached rows, or None.
+    """
+    if features == "shared" and cache != "none":
+        raise UserError(f"strategy.cache={cache} keeps rows of other workers: use strategy.features=partitioned")
+    if cache_rows is not None:
+        whole("strategy.options.cache_rows", cache_rows, 1, MAX_COUNT)
+        if cache == "none":
+            raise UserError(f"strategy.options.cache_rows={cache_rows} needs a strategy.cache")

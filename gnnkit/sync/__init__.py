@@ -1,7 +1,7 @@
 """Gradient synchronisation: how the ranks' gradients become one parameter update."""
 
-from gnnkit.comm.average import average_parameters as average_parameters
-from gnnkit.comm.average import drift as drift
+from gnnkit.comm.agreement import average_parameters as average_parameters
+from gnnkit.comm.agreement import drift as drift
 from gnnkit.sync.aggregation import Aggregation as Aggregation
 from gnnkit.sync.base import GradientSync as GradientSync
 from gnnkit.sync.base import gradients as gradients

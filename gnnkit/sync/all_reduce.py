@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.optim import Optimizer
 
-from gnnkit.comm.average import from_vector, to_vector
+from gnnkit.comm.agreement import from_vector, to_vector
 from gnnkit.sync.base import GradientSync, gradients, trained
 
 

@@ -12,7 +12,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.comm.average import average_parameters, from_vector, to_vector, weighted_mean
+from gnnkit.comm.agreement import average_parameters, from_vector, to_vector, weighted_mean
 from gnnkit.errors import UserError
 from gnnkit.utils.documents import Json
 
@@ -46,7 +46,7 @@ class GradientSync(ABC):
     """
 
     lockstep: bool = True  # False: ranks step independently, and the result depends on timing
-    collective: bool = True  # False: a step communicates with some ranks at most. All ranks take equally many steps
+    collective: bool = True  # False: a step communicates with no or some ranks. All ranks take equally many steps
     ddp: ClassVar[bool] = False  # True: Lightning's DDP may replace `step`, with the same result
     exact: bool = True  # False: the gradient differs from one process's
     drifts: bool = False  # True: workers hold different parameters between steps
@@ -86,11 +86,12 @@ class GradientSync(ABC):
         """
 
     def late_rows(self) -> tuple[str, int | None, GradientSync] | None:
-        """Returns the alternative to stale gradients if each step exchanges rows.
+        """Returns what replaces stale gradients in strategies that exchange rows.
 
-        Such workers wait for each other in any case, and can exchange rows less often.
-        The values are the key that asks for it, the maximum staleness of rows in epochs
-        (None: the strategy's), and this sync with synchronous steps. Default: None.
+        Workers that exchange rows in each step wait for each other, so late gradients
+        alone would save no time. Late rows do. The values are the key that asks for it,
+        the maximum staleness of rows in epochs (the strategy's, if None), and this sync
+        with synchronous steps. Default: None.
         """
         return None
 
@@ -169,11 +170,11 @@ class GradientSync(ABC):
         """Stops servers and threads. Called on every worker, after the last step."""
 
     def finish(self, module: nn.Module, comm: Communicator, weight: float) -> None:
-        """Combines the ranks' parameters into the one model that is saved. Collective.
+        """Averages the ranks' parameters into the one model that is saved. Collective.
 
-        Called at the end of training, and before each evaluation, so that metrics
-        describe the saved model. Each rank's own parameters are restored after an
-        evaluation.
+        Called after `settle` if the ranks' parameters or buffers differ: at the end of
+        training, and before each evaluation, so that metrics describe the saved model.
+        Each rank's own parameters are restored after an evaluation.
 
         Args:
             module: Holds this rank's parameters and buffers, replaced in place.
@@ -192,8 +193,8 @@ def trained(module: nn.Module) -> list[Parameter]:
 
     Raises `UserError` for a sparse gradient.
 
-    A `GradientSync` starts its step with it, so that ranks without rows, or without
-    a gradient for some parameters, exchange tensors of the same shapes.
+    Call it first in `GradientSync.step`, so that ranks without rows, or without a
+    gradient for some parameters, exchange tensors of the same shapes.
     """
     parameters = trainable(module)
     for parameter in parameters:

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gnnkit.comm import LEADER, Communicator, Mailbox
-from gnnkit.comm.average import from_vector, to_vector
+from gnnkit.comm.agreement import from_vector, to_vector
 from gnnkit.sync.base import OnLost, gradients, trained
-from gnnkit.sync.server_client import ServerClient, ServerSync
-from gnnkit.sync.server_group import ServerGroup
+from gnnkit.sync.server_client import ServerClient, ServerGroup, ServerSync
 from gnnkit.sync.versions import Mode, Rules, make_rules
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.comm.average import from_vector, to_vector
+from gnnkit.comm.agreement import from_vector, to_vector
 from gnnkit.sync.base import GradientSync, gradients, trained
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
@@ -54,7 +54,7 @@ class Neighbour(GradientSync):
             rounds: Number of exchanges with the neighbours per step. Default: 1.
         """
         self.exchange = one_of("sync.exchange", exchange, ("gradients", "parameters"))
-        self.rounds = whole("sync.rounds", rounds, 1, MAX_COUNT)
+        self.rounds = whole("sync.options.rounds", rounds, 1, MAX_COUNT)
         self._is_exact = False  # set by `set_exact`
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
@@ -108,7 +108,7 @@ class Neighbour(GradientSync):
     def average_models(self, module: nn.Module, weight: float) -> None:
         self.average(list(module.parameters()), weight)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {"tracked": self.tracked, "latest": self.latest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

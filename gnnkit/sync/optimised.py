@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
+from gnnkit.comm.agreement import from_vector, to_vector
 from gnnkit.errors import UserError
 from gnnkit.utils.documents import Json
 
@@ -86,17 +86,13 @@ class Optimised:
 
     def values(self) -> Tensor:  # [n]
         """Returns a copy of the parameters, concatenated."""
-        return parameters_to_vector(self.parameters).detach().clone()
+        return to_vector(self.parameters)
 
     def set_values(self, values: Tensor) -> None:
         """Replaces the parameters. `values` is [n]."""
-        with torch.no_grad():
-            for parameter, part in zip(
-                self.parameters, _parts(values, [p.shape for p in self.parameters]), strict=True
-            ):
-                parameter.copy_(part)
+        from_vector(values, self.parameters)
 
-    def set_settings(self, settings: Sequence[Mapping[str, Any]]) -> None:
+    def set_settings(self, settings: Sequence[Mapping[str, object]]) -> None:
         """Replaces learning rates and other settings, by group."""
         for number, group in zip(self._numbers, self.optimizer.param_groups, strict=True):
             group.update(settings[number])
@@ -137,7 +133,7 @@ def _parts(values: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     return [part.view(torch.Size(shape)) for part, shape in zip(torch.split(values, sizes), shapes, strict=True)]
 
 
-def _plain(group: Mapping[str, Any]) -> Json:
+def _plain(group: Mapping[str, object]) -> Json:
     """Returns a parameter group's settings as JSON values."""
     plain = {name: _number(value) for name, value in group.items() if name != "params"}
     for name, value in plain.items():
@@ -149,7 +145,7 @@ def _plain(group: Mapping[str, Any]) -> Json:
     return plain
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> object:
     """Converts a one-element tensor to a number, and a tuple to a list."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.item()

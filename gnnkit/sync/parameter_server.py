@@ -10,8 +10,7 @@ from torch.optim import Optimizer
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.sync.base import OnLost, trainable
 from gnnkit.sync.server import Server
-from gnnkit.sync.server_client import ServerClient, ServerSync
-from gnnkit.sync.server_group import ServerGroup
+from gnnkit.sync.server_client import ServerClient, ServerGroup, ServerSync
 from gnnkit.sync.versions import Mode, make_rules
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import whole

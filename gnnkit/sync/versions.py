@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from gnnkit.errors import UserError
 from gnnkit.sync.aggregation import Aggregation, Weighted, aggregation
 from gnnkit.sync.base import OnLost
+from gnnkit.sync.optimised import Optimised
 from gnnkit.utils.ranges import one_of, whole
 
 Mode = Literal["sync", "async", "ssp"]
@@ -107,16 +108,6 @@ class _Push:
     version: int  # that the worker read
 
 
-class SteppedParameters(Protocol):
-    """Parameters with their optimiser."""
-
-    def step(self, gradient: Tensor, rate: float) -> None:
-        """Applies one step with a gradient [n], at `rate` times the learning rate."""
-
-    def values(self) -> Tensor:
-        """Returns a copy of the parameters, [n]."""
-
-
 class VersionedParameters:
     """Parameters with a version number, and a clock per worker.
 
@@ -125,7 +116,7 @@ class VersionedParameters:
     version then minus the version that the worker has read.
     """
 
-    def __init__(self, model: SteppedParameters, num_workers: int, rules: Rules) -> None:
+    def __init__(self, model: Optimised, num_workers: int, rules: Rules) -> None:
         """Starts with version 0 and all clocks at 0.
 
         Args:

@@ -59,6 +59,7 @@ class LabelFacts:
         return numbers if self.logarithm is None else numbers.sign() * numbers.abs().expm1()
 
 
+CLASSES = "classes"
 PredictionColumns = Mapping[str, Array | Sequence[object]]  # columns of `predictions.parquet`, by name
 
 
@@ -81,6 +82,8 @@ class Task(ABC):
     hides_edges: ClassVar[bool] = False  # whether the edges that a step predicts pass no messages in it
     labels_nodes: ClassVar[bool] = False  # whether rows are nodes with labels
     timed: ClassVar[frozenset[str]] = frozenset()  # values of `write` that a row's time leaves undefined
+    unit_of_outputs: str | None = None  # what the model's outputs stand for, if their number is checked
+    expected: tuple[str, int] | None = None  # a Python model's name and `num_outputs`, set when it is made
     noun: ClassVar[str] = "node"  # noun for a predicted row, in messages
     embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
     reads_labels: str = ""  # describes the known labels of other rows that predictions read
@@ -152,6 +155,23 @@ class Task(ABC):
                 predict.
         """
         return num_classes
+
+    def check_outputs(self, outputs: Tensor) -> None:
+        """Raises `UserError` if a model passed from Python has another output width.
+
+        Classes without labels are allowed, so a classifier may have more outputs.
+
+        Args:
+            outputs: [num_rows, width] model outputs.
+        """
+        if self.expected is None or self.unit_of_outputs is None or outputs.dim() != 2 or not outputs.shape[1]:
+            return  # rows without columns stand for outputs that are computed in parts
+        (name, expected), width = self.expected, outputs.shape[1]
+        if width < expected or (width > expected and self.unit_of_outputs != CLASSES):
+            raise UserError(
+                f"model={name} has {width} outputs, expected {expected} ({self.unit_of_outputs}): change the width of its "
+                "last layer"
+            )
 
     def size_head(self, num_outputs: int, edge_width: int) -> None:  # noqa: B027 - most have no head
         """Sets the sizes of `head`. Called before it.

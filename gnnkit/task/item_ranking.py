@@ -79,13 +79,13 @@ class ItemRanking:
         self.links, self.k, self._cost = links, k, cost
         self.ends = ends = links.relation.ends
         self.num_sources, self.num_items = ends[1] - ends[0], ends[3] - ends[2]
-        training = _decode(links.training, links.num_nodes)
+        training = _decode(links.training.excluded, links.num_nodes)
         self.popularity = torch.from_numpy(np.bincount(training[:, 1] - ends[2], minlength=self.num_items)).double()
-        self.known = ItemLists.of(_decode(links.known, links.num_nodes), ends)
+        self.known = ItemLists.of(_decode(links.evaluation.excluded, links.num_nodes), ends)
         # The test set's seen items include the validation edges.
-        seen_pairs = {"val": training, "test": np.concatenate([training, links.val])}
+        seen_pairs = {"val": training, "test": np.concatenate([training, links.val.pairs])}
         self._seen_items = {name: ItemLists.of(pairs, ends) for name, pairs in seen_pairs.items()}
-        self._held_out = {name: ItemLists.of(getattr(links, name), ends) for name in seen_pairs}
+        self._held_out = {name: ItemLists.of(getattr(links, name).pairs, ends) for name in seen_pairs}
         self._by_popularity: dict[str, dict[str, float]] = {}  # by measured split
 
     @torch.no_grad()

@@ -11,43 +11,81 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gnnkit.engine import derive
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.graph.graph import HELD_OUT
-from gnnkit.graph.time_split import warn_random_split
+from gnnkit.graph.split import warn_random_split
 from gnnkit.graph.times import newest
-from gnnkit.graph.types import Fields
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.events import Mask
-from gnnkit.sampler.links import Links, links_of, pair_codes, pairs_of, repeat_by_popularity
+from gnnkit.sampler.links import (
+    Links,
+    NegativeRule,
+    Timeline,
+    links_of,
+    pair_codes,
+    pairs_of,
+)
 from gnnkit.sampler.targets import LinkRelation
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
 from gnnkit.task.decoder import EventDecoder, PairDots, ProductMLP, dot, score_all, score_all_at
-from gnnkit.task.event_ranking import NUM_RANKED, EventRanking
+from gnnkit.task.event_ranking import NUM_RANKED, RULES, EventRanking, measure_rules
 from gnnkit.task.item_ranking import ItemRanking, Scorer, TopItems, metric_names
 from gnnkit.task.labelled_edges import check_pairs
-from gnnkit.task.link_losses import LOSSES, link_losses
-from gnnkit.task.link_relation import find_relation, read_relation, relation_number
 from gnnkit.task.link_split import (
+    EdgeSplit,
     check_negatives,
     draw_split,
     edge_filters,
+    find_relation,
     held_out_scores,
-    read_negatives,
+    read_relation,
     read_split,
+    relation_number,
+    repeat_by_popularity,
     score_at_times,
     split_events,
     with_edges,
     with_events,
+    with_negatives,
 )
 from gnnkit.task.ranking import HITS, interleave, ranking
-from gnnkit.task.recurrence import RULES, measure_rules
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, share, switch, whole
+
+LOSSES = ("cross_entropy", "bpr", "softmax")
+
+
+def link_losses(name: str, scores: Tensor, labels: Tensor, negatives: int) -> Tensor:  # [k]
+    """Computes pair losses. Their sum over k is the step's mean.
+
+    `cross_entropy` classifies each pair. The other losses compare an edge with its
+    negative pairs only: `bpr` with each of them (Rendle et al., UAI 2009), `softmax`
+    with all of them at once. A group's loss counts for each of its pairs, and is
+    returned in the edge's row, with zeros for its negative pairs.
+
+    Args:
+        name: One of `LOSSES`.
+        scores: [k] scores of edges, then of the first edge's negative pairs, the
+            second edge's, and so on, as from `supervised_pairs`.
+        labels: [k] 1 for edges, else 0.
+        negatives: Number of negative pairs per edge.
+    """
+    if name == "cross_entropy":
+        return F.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
+    num_edges = len(scores) // (1 + negatives)
+    edges, negative = scores[:num_edges, None], scores[num_edges:].view(num_edges, negatives)
+    if name == "bpr":
+        losses = F.softplus(negative - edges).mean(1)
+    else:
+        losses = torch.logsumexp(torch.cat([edges, negative], 1), 1) - edges[:, 0]
+    return torch.cat([losses * (1 + negatives), torch.zeros_like(scores[num_edges:])])
+
 
 _SAMPLING = ("uniform", "popularity", "historical")
 _SHARES = {"task.val_share": 0.05, "task.test_share": 0.1}  # shares of held-out edges
@@ -119,6 +157,7 @@ class LinkPrediction(Task):
     ) -> None:
         self.width = whole("task.width", width, 1, MAX_WIDTH)
         self.decoder = one_of("task.decoder", decoder, ("dot", "mlp"))
+        self.unit_of_outputs = "task.width" if decoder == "mlp" else None
         self._head: nn.Module | None = None
         self.negatives = whole("task.negatives", negatives, 1, MAX_COUNT)
         self.eval_negatives = whole("task.eval_negatives", eval_negatives, 1, MAX_COUNT)
@@ -197,8 +236,9 @@ class LinkPrediction(Task):
         is_predicted = np.ones(len(pairs), bool)
         if number is not None and graph.edge_types is not None:
             is_predicted = graph.edge_types == number
-        val, test, is_held_out, times = self._split(graph, pairs, is_predicted, number)
-        has_held_out = bool(times) or graph.val_edges is not None or graph.test_edges is not None
+        val, test, is_held_out, timeline = self._split(graph, pairs, is_predicted, number)
+        by_time = timeline.train_time is not None
+        has_held_out = by_time or graph.val_edges is not None or graph.test_edges is not None
         if number is not None and not has_held_out:  # edges without a predicted counterpart stay
             codes = pair_codes(pairs, n)
             is_held_out &= np.isin(codes, codes[is_held_out & is_predicted])
@@ -210,46 +250,43 @@ class LinkPrediction(Task):
         _check_ranking(self.top_k, relation, is_filtered=self.filtered)
         filters: tuple[Ids | None, Ids | None] = None, None
         if self.filtered:
-            filters = edge_filters(pairs[is_predicted], is_held_out[is_predicted], np.concatenate([val, test]), n)
-            if not times:
+            held_out = np.concatenate([val.pairs, test.pairs])
+            filters = edge_filters(pairs[is_predicted], is_held_out[is_predicted], held_out, n)
+            if not by_time:
                 check_negatives(filters[1], n, relation)
-        counts = self.negatives, self.eval_negatives
+        rule = self._training_rule(filters[0], pairs[training], n, timeline)
+        val, test = with_negatives(graph, val, test)
+        given = test.negatives if val.negatives is None else val.negatives
+        evaluation = NegativeRule(filters[1], self.eval_negatives if given is None else given.shape[1])
         draws = _SUPERVISED, derive(self.seed, _EVALUATION)
-        links = Links(n, val, test, *filters, *counts, *draws, has_held_out, relation, **times)
-        links = self._with_sampling(links, pairs[training], graph)
-        leave = is_held_out if times else is_held_out & links.hides(graph.edge_types)
+        links = Links(n, val, test, rule, evaluation, *draws, has_held_out, relation, timeline)
+        leave = is_held_out if by_time else is_held_out & links.hides(graph.edge_types)
         return with_edges(graph, np.flatnonzero(~leave)), links
 
     def prepare_by_time(self, graph: Graph) -> tuple[Graph, Links]:
         return graph.evolve(**dict.fromkeys(HELD_OUT)), self.prepare(graph)[1]
 
-    def _with_sampling(self, links: Links, training: Ids, graph: Graph) -> Links:
-        """Adds the data's negative pairs, and the options of negative sampling."""
-        if self.negative_sampling == "historical" and links.events is None:
+    def _training_rule(self, excluded: Ids | None, pairs: Ids, num_nodes: int, timeline: Timeline) -> NegativeRule:
+        """Returns how negative pairs of training edges [k, 2] are drawn."""
+        is_historical = self.negative_sampling == "historical"
+        if is_historical and timeline.events is None:
             raise UserError(
                 "task.negative_sampling=historical draws earlier destinations, and the edges are not split by time: set "
                 "dataset.split='{by: time, shares: [0.7,0.15,0.15]}'"
             )
-        popular = self.negative_sampling == "popularity"
-        fields = read_negatives(graph, links.val, links.test)
-        return replace(
-            links,
-            historical=self.negative_sampling == "historical",
-            popular=repeat_by_popularity(training, links.num_nodes) if popular else None,
-            eval_negatives=next((nodes.shape[1] for nodes in fields.values()), self.eval_negatives),
-            **fields,
-        )
+        popular = repeat_by_popularity(pairs, num_nodes) if self.negative_sampling == "popularity" else None
+        return NegativeRule(excluded, self.negatives, popular, is_historical)
 
-    def _split(self, graph: Graph, pairs: Ids, is_predicted: Mask, number: int | None) -> tuple[Ids, Ids, Mask, Fields]:
+    def _split(self, graph: Graph, pairs: Ids, is_predicted: Mask, number: int | None) -> EdgeSplit:
         """Returns held-out edges like `split_events`, without times if not by time."""
         by_time = graph.time_borders is not None and graph.edge_time is not None
         if by_time or graph.val_edges is not None or graph.test_edges is not None:
             _check_no_shares(self.shares)
-            return split_events(graph, pairs, is_predicted) if by_time else (*read_split(graph, pairs, number), {})
+            return split_events(graph, pairs, is_predicted) if by_time else read_split(graph, pairs, number)
         if self.val_share or self.test_share:
             warn_random_split(graph)
         shares, key = (self.val_share, self.test_share), derive(self.seed, _SPLIT)
-        return *draw_split(pairs, graph.num_nodes, shares, key, is_predicted), {}
+        return draw_split(pairs, graph.num_nodes, shares, key, is_predicted)
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Links]:
         task, complete, graph = copy.copy(self), graph, graph.evolve(time_borders=None)
@@ -268,7 +305,7 @@ class LinkPrediction(Task):
         if self._scores_at_times(worker):
             return None  # of a run, in which each event has its own time
         links = links_of(worker.rows)
-        if self._decoder is not None and links.events is None:
+        if self._decoder is not None and links.timeline.events is None:
             raise UserError(
                 "job=predict: the model scores pairs at a time, and the edges have none: use data with edge times"
             )
@@ -280,10 +317,10 @@ class LinkPrediction(Task):
         """Returns a score of all items, as of the time after the newest edge."""
         if self._decoder is None:
             return functools.partial(score_all, head=self.head())
-        assert links.events is not None
+        assert links.timeline.events is not None
         assert links.relation is not None
         assert links.relation.ends is not None
-        now = newest(links.events[:, 2].astype(np.int64)) + 1
+        now = newest(links.timeline.events[:, 2].astype(np.int64)) + 1
         score = functools.partial(self._decoder, links=links)
         return functools.partial(score_all_at, score=score, now=now, first_item=links.relation.ends[2])
 
@@ -360,12 +397,13 @@ class LinkPrediction(Task):
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:  # [num_test, 3] float64
         """Returns the test edges' source, destination and score."""
-        links = replace(links_of(worker.rows), eval_negatives=0)
+        links = links_of(worker.rows)
+        links = replace(links, evaluation=replace(links.evaluation, count=0))
         parts = worker.comm.gather(held_out_scores(self.score, outputs, worker, links, "test"))
         if not parts:
             return None
         scores = interleave(parts, len(links.test))
-        return torch.cat([torch.from_numpy(np.array(links.test, np.float64)).to(scores.device), scores], 1)
+        return torch.cat([torch.from_numpy(np.array(links.test.pairs, np.float64)).to(scores.device), scores], 1)
 
     def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> PredictionColumns:
         source, destination = rows[:, :2].astype(np.int64).T
@@ -402,7 +440,7 @@ def _check_ranking(top_k: str | int | None, relation: LinkRelation | None, *, is
 
 def _ranks(task: LinkPrediction, links: Links) -> bool:
     """Returns whether the task ranks all destinations of the relation."""
-    can_rank = task.top_k is not None and links.known is not None
+    can_rank = task.top_k is not None and links.evaluation.excluded is not None
     return can_rank and links.relation is not None and links.relation.joins_types
 
 

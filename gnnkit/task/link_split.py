@@ -1,4 +1,4 @@
-"""Splits edges into training, validation and test edges."""
+"""Edges to predict: their relation, and their training, validation and test split."""
 
 from __future__ import annotations
 
@@ -13,23 +13,147 @@ from torch import Tensor
 from gnnkit.engine import Tally, derive
 from gnnkit.engine.remote import Lookup
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Ids, Split
+from gnnkit.graph import CSC, Graph, Ids, Relation, Schema, Split
 from gnnkit.graph.graph import HELD_OUT
-from gnnkit.graph.time_split import parts_of
+from gnnkit.graph.split import parts_of
 from gnnkit.graph.times import NEVER, has_time
 from gnnkit.graph.types import Fields
+from gnnkit.partition.shard import grouped
 from gnnkit.sampler.events import Mask, codes
-from gnnkit.sampler.links import Links, at_times, draw_for_pairs, pair_codes, pairs_of
+from gnnkit.sampler.links import HeldOutEdges, Links, Timeline, at_times, draw_for_pairs, pair_codes, pairs_of
 from gnnkit.sampler.targets import LinkRelation
 from gnnkit.strategy import Worker
-from gnnkit.task.link_relation import check_ends
+from gnnkit.utils.ranges import shown, unknown
 
+_REVERSED = 0.5  # share of a relation's edges whose reverse is in another relation, which is then its reverse
+
+
+def read_relation(value: object) -> str | None:
+    """Reads the key `task.relation`: a name, or a source, name and destination.
+
+    Raises `UserError` for other values. Unnamed relations are numbers.
+    """
+    ends = isinstance(value, list | tuple) and len(value) == len(Relation._fields)
+    if ends and all(isinstance(part, str) and part for part in value):  # type: ignore[attr-defined]
+        return Relation(*value).edge_type  # type: ignore[misc]
+    if isinstance(value, bool) or not isinstance(value, str | int | None) or value == "":
+        raise UserError(
+            f"task.relation={shown(value)} must be the name of a relation, such as user-buys-item or [user,buys,item]"
+        )
+    return None if value is None else str(value)
+
+
+def relation_number(graph: Graph, name: str | None) -> int | None:
+    """Returns the position of a relation in the graph's schema.
+
+    Returns None if the task predicts all edges, because no relation is named and the
+    graph has several relations, or one that joins all nodes. Raises `UserError` for
+    names that the graph does not have.
+
+    Args:
+        graph: The graph.
+        name: One of `graph.schema.edge_types`, or None.
+    """
+    schema = graph.schema
+    if name is None:
+        is_restricted = len(schema.edge_types) == 1 and len(schema.node_types) > 1 and schema.relations is not None
+        return 0 if is_restricted else None
+    if name in schema.edge_types:
+        return schema.edge_types.index(name)
+    if graph.edge_type_names is None:
+        raise UserError(f"task.relation={shown(name)}: the graph's edges have no types: remove the key")
+    near = next((edge_type for edge_type in schema.edge_types if f"-{name}-" in edge_type), name)
+    raise unknown(f"task.relation={shown(name)}", near, schema.edge_types)
+
+
+def find_relation(graph: Graph, number: int, pairs: Ids, is_held_out: Mask) -> LinkRelation:
+    """Returns a relation with its reverse relations and the node types at its ends.
+
+    A relation is a reverse one if its end types are swapped, and if it consists of the
+    reversed edges or is named `rev_NAME`, as by PyG's `ToUndirected`. Without known end
+    types, the edges and names decide.
+
+    Args:
+        graph: The graph.
+        number: Position of the relation in the graph's schema.
+        pairs: [num_edges, 2] source and destination of the graph's edges.
+        is_held_out: [num_edges] whether an edge joins the ends of a held-out edge.
+    """
+    schema = graph.schema
+    reverse = () if graph.edge_types is None else _reverse_relations(graph, number, pairs, is_held_out)
+    if schema.relations is None:
+        return LinkRelation(number, (number, *reverse))
+    source, _, destination = schema.relations[number]
+    ranges = schema.nodes(source), schema.nodes(destination)
+    sources, destinations = ((nodes.start, nodes.stop) for nodes in ranges)
+    return LinkRelation(number, (number, *reverse), (*sources, *destinations))
+
+
+def check_ends(name: str, pairs: Ids, schema: Schema, number: int) -> None:
+    """Raises `UserError` if a pair's node types are not those of the relation.
+
+    Args:
+        name: Name of the pairs, for the message.
+        pairs: [k, 2] source and destination.
+        schema: The graph's types.
+        number: Position of the relation in the schema.
+    """
+    if schema.relations is None:
+        return
+    relation = schema.relations[number]
+    for column, (end, node_type) in enumerate((("source", relation.source), ("destination", relation.destination))):
+        nodes = schema.nodes(node_type)
+        outside = np.flatnonzero((pairs[:, column] < nodes.start) | (pairs[:, column] >= nodes.stop))
+        if len(outside):
+            raise UserError(
+                f"{name}[{outside[0]}, {column}] = {pairs[outside[0], column]} is no {node_type}, the {end} type of "
+                f"{relation.edge_type}, whose nodes are {nodes.start} to {nodes.stop - 1}: name the relation of "
+                f"{name} in task.relation"
+            )
+
+
+def _reverse_relations(graph: Graph, number: int, pairs: Ids, is_held_out: Mask) -> tuple[int, ...]:
+    assert graph.edge_types is not None
+    n, schema = graph.num_nodes, graph.schema
+    order, starts = grouped(graph.edge_types, len(schema.edge_types))
+
+    def edges_of(relation: int) -> Ids:
+        edges = order[starts[relation] : starts[relation + 1]]
+        return pairs[edges[~is_held_out[edges]]]
+
+    reversed_codes = np.unique(codes(edges_of(number)[:, ::-1], n))
+    if not len(reversed_codes):
+        return ()
+    candidates = [candidate for candidate in range(len(schema.edge_types)) if _may_reverse(schema, number, candidate)]
+    return tuple(
+        candidate
+        for candidate in candidates
+        if _is_named_reverse(schema, number, candidate)
+        or np.isin(reversed_codes, codes(edges_of(candidate), n)).mean() > _REVERSED
+    )
+
+
+def _may_reverse(schema: Schema, number: int, other_number: int) -> bool:
+    if other_number == number or schema.relations is None:
+        return other_number != number
+    relation, candidate = schema.relations[number], schema.relations[other_number]
+    return (candidate.source, candidate.destination) == (relation.destination, relation.source)
+
+
+def _is_named_reverse(schema: Schema, number: int, other_number: int) -> bool:
+    names = [
+        schema.edge_types[i] if schema.relations is None else Relation(*schema.relations[i]).name
+        for i in (number, other_number)
+    ]
+    return names[1] == f"rev_{names[0]}" or names[0] == f"rev_{names[1]}"
+
+
+EdgeSplit = tuple[HeldOutEdges, HeldOutEdges, Mask, Timeline]  # validation, test, which edges are held out, times
 _CHUNK = 2**16  # pairs whose rows are in memory at a time
+_POWER, _STEPS = 0.75, 8  # popularity exponent (Mikolov et al., NeurIPS 2013), and a mean node's repetitions
 
 
-def draw_split(
-    pairs: Ids, num_nodes: int, shares: tuple[float, float], key: int, is_predicted: Mask
-) -> tuple[Ids, Ids, Mask]:
+def draw_split(pairs: Ids, num_nodes: int, shares: tuple[float, float], key: int, is_predicted: Mask) -> EdgeSplit:
     """Samples validation and test edges.
 
     Args:
@@ -44,11 +168,11 @@ def draw_split(
     """
     draw = draw_for_pairs(pairs, num_nodes, key)
     draw[pairs[:, 0] == pairs[:, 1]] = 1  # self-loops are never held out
-    val, is_held_out = draw < shares[0], draw < sum(shares)
-    return pairs[val & is_predicted], pairs[is_held_out & ~val & is_predicted], is_held_out
+    is_held_out, val = draw < sum(shares), (draw < shares[0]) & is_predicted
+    return HeldOutEdges(pairs[val]), HeldOutEdges(pairs[is_held_out & ~val & is_predicted]), is_held_out, Timeline()
 
 
-def read_split(graph: Graph, pairs: Ids, number: int | None) -> tuple[Ids, Ids, Mask]:
+def read_split(graph: Graph, pairs: Ids, number: int | None) -> EdgeSplit:
     """Returns the dataset's validation and test edges.
 
     Also returns which of `pairs` are such edges or their reverse edges. If more edges
@@ -78,7 +202,8 @@ def read_split(graph: Graph, pairs: Ids, number: int | None) -> tuple[Ids, Ids, 
             "and stay in training; remove copies of held-out edges from the data, or split by time",
             stacklevel=4,
         )
-    return val, test, is_held_out & ~np.isin(pair_codes(pairs, n), recurring)
+    is_held_out &= ~np.isin(pair_codes(pairs, n), recurring)
+    return HeldOutEdges(val), HeldOutEdges(test), is_held_out, Timeline()
 
 
 def _find_recurring(pairs: Ids, held_out: Ids, num_nodes: int) -> Ids:
@@ -103,7 +228,7 @@ def _count_events(pairs: Ids, num_nodes: int) -> tuple[Ids, Ids]:
     return keys, max_counts
 
 
-def split_events(graph: Graph, pairs: Ids, is_predicted: Mask) -> tuple[Ids, Ids, Mask, Fields]:
+def split_events(graph: Graph, pairs: Ids, is_predicted: Mask) -> EdgeSplit:
     """Holds out the edges from `Graph.time_borders` on, and no others of their pairs.
 
     Edges that are never visible are not events. A node exists after `Graph.node_time`,
@@ -116,7 +241,7 @@ def split_events(graph: Graph, pairs: Ids, is_predicted: Mask) -> tuple[Ids, Ids
 
     Returns:
         Validation edges, test edges, which of `pairs` are later than training, and the
-        fields of `Links` about times.
+        times.
     """
     assert graph.edge_time is not None
     assert graph.time_borders is not None
@@ -127,28 +252,22 @@ def split_events(graph: Graph, pairs: Ids, is_predicted: Mask) -> tuple[Ids, Ids
     if node_time is None:
         node_time = np.full(graph.num_nodes, NEVER)
         np.minimum.at(node_time, pairs.ravel(), times.repeat(2))
-    fields = {
-        **_list_events(graph, pairs, is_predicted),
-        "train_time": times[~later],
-        "val_time": times[val],
-        "test_time": times[test],
-        "node_time": node_time,
-    }
-    return pairs[val], pairs[test], later, fields
+    timeline = replace(_list_events(graph, pairs, is_predicted), train_time=times[~later], node_time=node_time)
+    return HeldOutEdges(pairs[val], times[val]), HeldOutEdges(pairs[test], times[test]), later, timeline
 
 
-def _list_events(graph: Graph, pairs: Ids, is_predicted: Mask) -> Fields:
-    """Returns the fields of `Links` about the predicted edges that have a time."""
+def _list_events(graph: Graph, pairs: Ids, is_predicted: Mask) -> Timeline:
+    """Returns the predicted edges that have a time."""
     times = np.asarray(graph.edge_time)
     mask = is_predicted & has_time(times)
     features = None if graph.edge_features is None else np.asarray(graph.edge_features)[mask]
-    return {"events": np.concatenate([pairs[mask], times[mask, None]], 1), "event_features": features}
+    return Timeline(np.concatenate([pairs[mask], times[mask, None]], 1), features)
 
 
 def with_events(links: Links, graph: Graph) -> Links:
     """Returns links that are not split by time, with all events of a graph."""
     is_predicted = np.broadcast_to(links.predicts(graph.edge_types), graph.num_edges)
-    return replace(links, **_list_events(graph, pairs_of(graph.csc), is_predicted))
+    return replace(links, timeline=_list_events(graph, pairs_of(graph.csc), is_predicted))
 
 
 def _in_listed_order(graph: Graph, mask: Mask) -> Ids:
@@ -157,18 +276,18 @@ def _in_listed_order(graph: Graph, mask: Mask) -> Ids:
     return edges if graph.edge_positions is None else edges[np.argsort(graph.edge_positions[edges], kind="stable")]
 
 
-def read_negatives(graph: Graph, val: Ids, test: Ids) -> Fields:
-    """Returns the fields of `Links` about negative pairs that the data define.
+def with_negatives(graph: Graph, val: HeldOutEdges, test: HeldOutEdges) -> tuple[HeldOutEdges, HeldOutEdges]:
+    """Returns the held-out edges with the negative pairs that the data define.
 
     Raises `UserError` if they are not equally many for each held-out edge.
 
     Args:
         graph: The graph.
-        val: [num_val, 2] validation edges.
-        test: [num_test, 2] test edges.
+        val: Validation edges.
+        test: Test edges.
     """
-    fields: Fields = {}
-    for name, pairs in (("val_negatives", val), ("test_negatives", test)):
+    given = [nodes for nodes in (graph.val_negatives, graph.test_negatives) if nodes is not None]
+    for name, pairs in (("val_negatives", val.pairs), ("test_negatives", test.pairs)):
         nodes = getattr(graph, name)
         if nodes is None:
             continue
@@ -176,10 +295,23 @@ def read_negatives(graph: Graph, val: Ids, test: Ids) -> Fields:
             raise UserError(f"{name} has {len(nodes)} rows, expected one for each of {len(pairs)} held-out edges")
         if (bad := np.argwhere(nodes == pairs[:, 1:])).size:
             raise UserError(f"{name}[{bad[0, 0]}, {bad[0, 1]}] is the destination of the edge itself: remove it")
-        fields[name] = nodes
-    if len({nodes.shape[1] for nodes in fields.values()}) > 1 or any(nodes.shape[1] == 0 for nodes in fields.values()):
+    if len({nodes.shape[1] for nodes in given}) > 1 or any(nodes.shape[1] == 0 for nodes in given):
         raise UserError("val_negatives and test_negatives: expected equally many columns, at least one")
-    return fields
+    return replace(val, negatives=graph.val_negatives), replace(test, negatives=graph.test_negatives)
+
+
+def repeat_by_popularity(pairs: Ids, num_nodes: int) -> Ids:  # [num]
+    """Repeats each node in proportion to its edge count to the power 0.75.
+
+    Repetitions are rounded, and are 8 on average and at least 1.
+
+    Args:
+        pairs: [k, 2] training edges.
+        num_nodes: Number of nodes of the graph.
+    """
+    weights = np.bincount(pairs.ravel(), minlength=num_nodes) ** _POWER
+    repetitions = np.rint(_STEPS * weights / weights.mean()).astype(np.int64)
+    return np.repeat(np.arange(num_nodes), np.maximum(repetitions, 1))
 
 
 def edge_filters(pairs: Ids, is_held_out: Mask, held_out: Ids, num_nodes: int) -> tuple[Ids, Ids]:
@@ -256,7 +388,7 @@ def held_out_scores(score: Callable[..., Tensor], outputs: Tensor, worker: Worke
     parts = []
     for candidates in held_out_candidates(worker, links, split):
         parts.append(score_at_times(score, outputs, worker, candidates))
-    return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
+    return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.evaluation.count), dtype=torch.float64)
 
 
 def score_at_times(score: Callable[..., Tensor], outputs: Tensor, worker: Worker, pairs: Ids) -> Tensor:  # [k, c]
@@ -295,15 +427,16 @@ def held_out_candidates(worker: Worker, links: Links, split: str) -> Iterator[Id
         [k, 1 + eval_negatives, 2] pairs, or [k, 1 + eval_negatives, 3] with their time
         if edges are split by time.
     """
-    num_ranks, size = worker.comm.world_size, max(_CHUNK // (1 + links.eval_negatives), 1)
-    pairs, times, nodes = (getattr(links, f"{split}{suffix}") for suffix in ("", "_time", "_negatives"))
+    num_ranks, size = worker.comm.world_size, max(_CHUNK // (1 + links.evaluation.count), 1)
+    held_out: HeldOutEdges = getattr(links, split)
+    pairs, times, nodes = held_out.pairs, held_out.time, held_out.negatives
     key = derive(links.seed, ("val", "test").index(split))
     for start in range(0, len(pairs), size * num_ranks):
         ids = np.arange(start + worker.comm.rank, min(start + size * num_ranks, len(pairs)), num_ranks)
         edges = at_times(np.asarray(pairs[ids]), None if times is None else np.asarray(times[ids]))
-        candidates = np.repeat(edges[:, None], 1 + links.eval_negatives, 1)
+        candidates = np.repeat(edges[:, None], 1 + links.evaluation.count, 1)
         if nodes is not None:
-            candidates[:, 1:, 1] = nodes[ids, : links.eval_negatives]
+            candidates[:, 1:, 1] = nodes[ids, : links.evaluation.count]
         else:
-            candidates[:, 1:, :2] = links.negative_pairs(edges, ids, links.eval_negatives, key, evaluates=True)
+            candidates[:, 1:, :2] = links.negative_pairs(edges, ids, links.evaluation.count, key, evaluates=True)
         yield candidates

@@ -14,11 +14,10 @@ from torch.nn import functional as F
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
-from gnnkit.graph.labels import why_numbers
+from gnnkit.graph.labels import check_one_hot, why_numbers
 from gnnkit.strategy import Worker
 from gnnkit.task.base import LabelFacts, PredictionColumns, f1, macro, rows_of
-from gnnkit.task.classes import AUTO, ClassTask, areas_of_all
-from gnnkit.task.decisions import RARE
+from gnnkit.task.classes import AUTO, RARE, ClassTask, areas_of_all
 from gnnkit.task.labelled_edges import LabelledEdges
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import real, shown, shown_names
@@ -249,6 +248,7 @@ def _as_classes(graph: Graph, task: str, noun: str) -> Graph:
     Numbers that `settle_labels` does not read as classes become names of classes.
     """
     numbers = graph.labels[graph.labelled]
+    check_one_hot(numbers)
     if numbers.ndim > 1 or not (numbers == np.floor(numbers)).all():
         raise UserError(
             f"task={task} needs classes 0, 1, ..., but labels are floating-point numbers: use "

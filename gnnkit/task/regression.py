@@ -33,7 +33,7 @@ class Regression(NodeTask):
     metrics = ("mae", "rmse")
     lower_is_better = True
     least_skill = 0.01  # numbers may be mostly noise
-    key = "regression"
+    key, unit_of_outputs = "regression", "numbers to predict"
     without_learning = "the mean for every node"
 
     def __init__(self, loss: str = "squared", scale: str = "standard") -> None:

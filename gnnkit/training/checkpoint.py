@@ -80,7 +80,7 @@ def _take_away(folder: Path) -> None:
                 raise
 
 
-def save(state: Any, path: Path, keep: int = 1, writer: Path | None = None) -> None:
+def save(state: object, path: Path, keep: int = 1, writer: Path | None = None) -> None:
     """Writes the JSON `path`, and tensors to `<stem>-<digest>.safetensors`.
 
     The JSON is written last. Until then, the previous checkpoint is current; it is then
@@ -104,7 +104,7 @@ def save(state: Any, path: Path, keep: int = 1, writer: Path | None = None) -> N
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
-def _save(state: Any, path: Path, keep: int, writer: Path) -> None:
+def _save(state: object, path: Path, keep: int, writer: Path) -> None:
     tensors: Tensors = {}
     tree = _encode(state, tensors, "")
     name, digest = _write_tensors(tensors, path, writer)
@@ -257,7 +257,7 @@ def load(path: Path, leave: Callable[[str], bool] = _none) -> Any:
         return _decode(body["state"], tensors)
 
 
-def load_whole(path: Path, leave: Callable[[str], bool] = _none) -> tuple[Any, Path, list[str]]:
+def load_whole(path: Path, leave: Callable[[str], bool] = _none) -> tuple[object, Path, list[str]]:
     """Reads the newest complete checkpoint saved at `path`.
 
     Returns the state, the file, and a message for each newer, damaged one. Raises the
@@ -289,7 +289,7 @@ def _body(text: str) -> dict[str, Any]:
     return body
 
 
-def _verify(path: Path) -> tuple[dict[str, Any], Path]:
+def _verify(path: Path) -> tuple[dict[str, object], Path]:
     """Returns the JSON's content, and the tensor file.
 
     Raises `UserError`, which names the path, if a file is damaged or missing.
@@ -319,7 +319,7 @@ def _as_user_errors(path: Path) -> Iterator[None]:
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
 
 
-def pack(state: Any) -> Tensor:  # [num_bytes] uint8
+def pack(state: object) -> Tensor:  # [num_bytes] uint8
     """Packs a state into one tensor for a communicator."""
     tensors: Tensors = {}
     tensors[_TREE] = torch.frombuffer(bytearray(json.dumps(_encode(state, tensors, "")).encode()), dtype=torch.uint8)
@@ -336,7 +336,7 @@ def unpack(tensor: Tensor) -> Any:
 _TREE = "tree"  # names of other tensors start with /
 
 
-def copy_to_host(value: Any) -> Any:
+def copy_to_host(value: object) -> Any:
     """Copies plain data, with tensors in host memory."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
@@ -443,7 +443,7 @@ _CONTAINERS: dict[str, Callable[[Any, Mapping[str, Tensor | None]], Any]] = {
 }
 
 
-def _decode(value: Any, tensors: Mapping[str, Tensor | None]) -> Any:
+def _decode(value: object, tensors: Mapping[str, Tensor | None]) -> object:
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()

@@ -1,10 +1,10 @@
-"""Learned input rows, of which each step updates those that were read."""
+"""Input columns that each step fills: learned rows, and training labels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, SparseAdam
 from gnnkit.engine import Tally
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
-from gnnkit.strategy import Batch
+from gnnkit.kernels.dropout import derive, uniform
+from gnnkit.strategy import Batch, Worker
 
 
 class Embedding:
@@ -64,7 +65,7 @@ class Embedding:
             self._decay(like)
         optimizer.step()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Returns this rank's rows, and their optimiser's state."""
         return {
             "rows": self.rows.owned.detach(),
@@ -107,7 +108,7 @@ class RowAdam(SparseAdam):
     """`SparseAdam`, which also accepts a dense gradient of one parameter."""
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
         group = self.param_groups[0]
         (rows,) = group["params"]
         if rows.grad.is_sparse:
@@ -137,3 +138,35 @@ def _sparse(like: Optimizer, parameter: Tensor) -> Optimizer:
         f"inputs=learned: rows that no batch reads stay, and {type(like).__name__} with these options would move them: "
         "choose trainer.optimizer=adam, adamw or sgd, without momentum and amsgrad"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LabelInputs:
+    """Masked label prediction (UniMP; Shi et al., IJCAI 2021).
+
+    The last columns of the input rows are the training nodes' one-hot labels. A random
+    share of these nodes, hashed from seed, epoch and node, keeps them in an epoch. The
+    loss reads the other training nodes only, so no output depends on its own label.
+    """
+
+    share: float  # of the training nodes that keep their labels, in (0, 1)
+    num_columns: int
+
+    def fill(self, batch: Batch, worker: Worker, epoch: int) -> Batch:
+        """Hides labels, and removes the rows that keep theirs. Collective."""
+        assert isinstance(batch.x, Tensor)
+        assert batch.nodes is not None, "a batch must name the nodes of its input rows"
+        ids = torch.tensor(batch.nodes, dtype=torch.int64, device=worker.device)
+        hidden = uniform(ids, 1, derive(worker.seed, epoch, 0x1ABE1))[:, 0] >= self.share
+        x = batch.x.clone()
+        x[:, -self.num_columns :] *= ~hidden[:, None]
+        rows = torch.nonzero(hidden[batch.rows])[:, 0]
+        total = int(worker.comm.all_reduce(torch.tensor([len(rows)], device=worker.device)).item())
+        return replace(
+            batch,
+            x=x,
+            rows=batch.rows[rows],
+            labels=batch.labels[rows],
+            total=max(total, 1),
+            row_weights=None if batch.row_weights is None else batch.row_weights[rows],
+        )

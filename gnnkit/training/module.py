@@ -15,22 +15,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from gnnkit.comm.average import models_differ
+from gnnkit.comm.agreement import models_differ
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
-from gnnkit.launch.phases import warn
+from gnnkit.launch.progress import warn
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.task.base import rows_of
 from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.node_classification import NodeClassification
-from gnnkit.training import chance, hooks, schedule
-from gnnkit.training.embedding import Embedding
+from gnnkit.training import hooks, monitor, schedule
+from gnnkit.training.embedding import Embedding, LabelInputs
 from gnnkit.training.exact_epochs import ExactEpochs
-from gnnkit.training.label_inputs import LabelInputs
-from gnnkit.training.logged import UserLog
-from gnnkit.training.metrics import join_metrics
+from gnnkit.training.hooks import UserLog, join_metrics
 from gnnkit.training.schedule import Schedules, clip
 from gnnkit.training.step import loss_of, make_optimizer, own_method, reaching
 from gnnkit.utils.spans import active
@@ -223,7 +221,7 @@ class TrainingModule(hooks.OwnHooks):
 
     test_dataloader = val_dataloader
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(self, batch: object, device: torch.device, dataloader_idx: int) -> Any:
         return batch  # strategies create batches on the device
 
     def configure_optimizers(self) -> Any:
@@ -311,16 +309,6 @@ class TrainingModule(hooks.OwnHooks):
         # gradients then is NaN on all ranks.
         return reaching(loss * (1 + 0 * self.local_loss), self._trained())
 
-    def look_at_gradient(self, gradients: list[Tensor], *, is_summed: bool) -> None:
-        """Compares the gradients with the exact ones, in some epochs. Collective.
-
-        Args:
-            gradients: This rank's gradients by parameter.
-            is_summed: Whether they are sums over the ranks.
-        """
-        if self.exact_epochs is not None and not self.exact_epochs.exact:
-            self.exact_epochs.check.look(self, gradients, is_summed=is_summed)
-
     def _trained(self) -> list[Parameter]:
         """Returns the parameters that are trained.
 
@@ -393,14 +381,14 @@ class TrainingModule(hooks.OwnHooks):
             if local_state is not None:
                 self.put_back(local_state)
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(self, batch: object, batch_idx: int) -> None:
         self.settle()
         with self.joint():
             metrics = self._measure("val")
         for name, figure in metrics.items():
             self.log(name, figure, prog_bar=name == self.task.progress, batch_size=1)
 
-    def test_step(self, batch: Any, batch_idx: int) -> None:
+    def test_step(self, batch: object, batch_idx: int) -> None:
         self._measure("test")
 
     def _measure(self, split: str) -> dict[str, float]:
@@ -409,6 +397,7 @@ class TrainingModule(hooks.OwnHooks):
         is_due = split == "val" and self._is_due()
 
         def read(outputs: Tensor, worker: Worker) -> dict[str, float]:
+            self.task.check_outputs(outputs)
             outputs = self.task.row_outputs(outputs, worker)
             if user_step is not None:
                 self._take_own_step(user_step, *rows_of(split, outputs, worker))
@@ -425,7 +414,7 @@ class TrainingModule(hooks.OwnHooks):
     def _is_due(self) -> bool:
         """Returns whether to compare the model with chance now."""
         epochs, steps, max_epochs = self.current_epoch + 1, self.trainer.global_step, self.trainer.max_epochs or 0
-        return not self._is_judged and steps >= chance.MIN_STEPS and max_epochs <= 3 * epochs < 3 * max_epochs
+        return not self._is_judged and steps >= monitor.MIN_STEPS and max_epochs <= 3 * epochs < 3 * max_epochs
 
     def _judge(self, metrics: dict[str, float], outputs: Tensor, worker: Worker) -> None:
         """Warns if nothing was learned. Called once. Collective.
@@ -438,11 +427,11 @@ class TrainingModule(hooks.OwnHooks):
         self._is_judged = True
         baseline = self.task.chance(outputs, worker)
         epochs, steps = self.current_epoch + 1, self.trainer.global_step
-        warning = chance.learned_nothing(self.task, metrics, baseline, epochs, steps)
+        warning = monitor.learned_nothing(self.task, metrics, baseline, epochs, steps)
         if warning is not None and self.worker.comm.rank == 0:
             warn(warning)
 
-    def _take_own_step(self, user_step: Callable[..., Any], logits: Tensor, labels: Tensor) -> None:
+    def _take_own_step(self, user_step: Callable[..., object], logits: Tensor, labels: Tensor) -> None:
         """Calls the model's own evaluation step. Collective.
 
         Args:

@@ -1,8 +1,9 @@
-"""Model selection and early stopping of a run, by a monitored value."""
+"""Judgement of a run by its metrics: selection, early stopping, chance level."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import lightning as L
@@ -17,6 +18,7 @@ from gnnkit.graph import Split
 from gnnkit.leader.best import BestModel
 from gnnkit.result.figures import Selection
 from gnnkit.strategy import Batch, Worker
+from gnnkit.task import Task
 from gnnkit.training.step import LOSS
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ class Monitor(BestModel):
             module.log(LOSS, loss / rows if rows else math.inf, logger=False)  # the watch logs the curve
         trainer.should_stop = trainer.should_stop or self.stopped is not None
 
-    def gathered(self, comm: Communicator) -> dict[str, Any]:
+    def gathered(self, comm: Communicator) -> dict[str, object]:
         """Returns the state for a checkpoint. Collective.
 
         It is equal on ranks that hold the same model.
@@ -136,3 +138,51 @@ def monitor(trainer: L.Trainer) -> Monitor | None:
     """Returns the rule of the trainer's leader, if any."""
     leader = Leader.of(trainer)
     return None if leader is None else leader.site.rule  # type: ignore[return-value]
+
+
+MIN_STEPS = 50  # after fewer steps, a model may not have learned yet
+
+
+def learned_nothing(
+    task: Task, metrics: Mapping[str, float], chance: Mapping[str, float], epochs: int, steps: int
+) -> str | None:
+    """Returns a warning if a model is hardly better than chance.
+
+    Args:
+        task: The task.
+        metrics: The model's metrics.
+        chance: From `Task.chance`.
+        epochs: Number of completed epochs.
+        steps: Number of optimiser steps.
+    """
+    if steps < MIN_STEPS or skill(task, metrics, chance) > task.least_skill:
+        return None
+    names, baseline = [name for name in chance if name in metrics], task.without_learning
+    words = " and ".join(f"{name}={metrics[name]:.4g} where {baseline} gives {chance[name]:.4g}" for name in names)
+    return (
+        f"the model has learned nothing after {epochs} epochs ({steps} steps): {words}; change trainer.lr, "
+        "trainer.max_epochs, the model or the features, or compare with workers=1"
+    )
+
+
+def skill(task: Task, metrics: Mapping[str, float], chance: Mapping[str, float]) -> float:
+    """Returns the largest skill of any metric, or 1 if none has a baseline.
+
+    The skill is 0 at chance level and 1 for a perfect value.
+
+    Args:
+        task: The task.
+        metrics: The model's metrics.
+        chance: From `Task.chance`.
+    """
+    names = [name for name in chance if name in metrics]
+    return max((_skill(metrics[name], chance[name], task.is_lower_better(name)) for name in names), default=1.0)
+
+
+def _skill(value: float, chance: float, lower_is_better: bool) -> float:
+    """Returns a metric's skill, or 1 if chance is already perfect."""
+    possible_gain = chance if lower_is_better else 1 - chance
+    if possible_gain <= 0:
+        return 1.0
+    gain = chance - value if lower_is_better else value - chance
+    return gain / possible_gain

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from types import UnionType
+from typing import Any, TypedDict, cast, get_args, get_origin, get_type_hints
 
 import lightning as L
 import numpy as np
@@ -28,7 +29,7 @@ from gnnkit.strategy import Worker
 from gnnkit.training import checkpoint
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import monitor
-from gnnkit.training.updates import Updates
+from gnnkit.training.step import Updates
 
 Position = tuple[int, int]  # epoch, and the epoch's next step
 FILE = "checkpoints/last.json"  # in the run folder
@@ -139,22 +140,11 @@ def load(path: str, rank: int | None = None) -> SavedState:
     return cast("SavedState", saved_state | {"path": str(file), "damaged": problems})
 
 
+# Type of each part of a checkpoint that `load` reads, but parts that earlier ones lack.
 _PARTS: Mapping[str, Any] = {
-    "epoch": int,
-    "step": int,
-    "global_step": int,
-    "identity": dict,
-    "state_dict": dict,
-    "optimizer_states": list,
-    "lr_schedulers": list,
-    "strategy": dict,
-    "updates": dict,
-    "embedding": dict,
-    "sync": dict,
-    "monitor": dict | None,
-    "callbacks": dict,
-    "shard": str,
-    "workers": list | None,
+    name: tuple(get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else (hint,)))
+    for name, hint in get_type_hints(SavedState).items()
+    if name not in ("exact_epochs", "path", "damaged")
 }
 
 
@@ -187,7 +177,7 @@ def _was_default(key: str, saved_values: Mapping[str, Any], current_value: Any) 
     return was_left_out or (value is None and is_default(former_key, current_value, plugin))
 
 
-def _difference(key: str, saved_value: Any, current_value: Any, path: str) -> str:
+def _difference(key: str, saved_value: object, current_value: object, path: str) -> str:
     if key == "dataset":
         return f"trainer.resume: the graph is not the graph of the checkpoint {path}: choose the same dataset"
     saved_text, current_text = _format_value(saved_value), _format_value(current_value)
@@ -196,7 +186,7 @@ def _difference(key: str, saved_value: Any, current_value: Any, path: str) -> st
     return f"{key}={current_text} differs from {saved_text} in the checkpoint {path}: leave it, or start anew"
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: object) -> str:
     return "null" if value is None else str(value)
 
 

@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 import lightning as L
 
-from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.meter import SyncMeter, seconds_queued
-from gnnkit.leader.site import LeaderSite
+from gnnkit.leader.site import LeaderSite, StateChannel
 from gnnkit.leader.trace import STEP
 from gnnkit.leader.watch import Watch, WorkerState, peak_memory
 from gnnkit.strategy import Batch, Measured, Worker
@@ -53,9 +52,9 @@ class Record(Protocol):
 
     def end_step(self, step: int) -> None: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, object]: ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, object]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -154,14 +153,14 @@ class RunSite(LeaderSite):
         if self.rule is not None:
             self.rule.begin(module)
 
-    def begin_epoch(self, trainer: L.Trainer, module: Any) -> None:
+    def begin_epoch(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.epoch_seconds.append(self._carried_seconds)
         self._carried_seconds = 0.0
         self._epoch = Measured(0.0, 0.0, 0.0, 0)
         self.meter.reset()
         self._mark = _Mark.now(module)
 
-    def restart_clock(self, module: Any) -> None:
+    def restart_clock(self, module: L.LightningModule) -> None:
         self._mark = _Mark.now(module)
 
     def end_epoch(self, trainer: L.Trainer, module: Any) -> None:
@@ -246,7 +245,7 @@ class RunSite(LeaderSite):
         self.ended = time.perf_counter()
         self._over = True
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         figures = {} if self.record is None else self.record.state_dict()
         evaluations = [look[1:] for look in self.validations.looks]
         return {**figures, "evaluations": evaluations, "lower_is_better": self.validations.lower_is_better}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
+from gnnkit.launch.progress import can_save, is_asked, note_saved
 from gnnkit.training import checkpoint
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.resume import Identity, Position, state
@@ -84,7 +86,7 @@ class Checkpoints:
         module.settle()
         rank_state = state(trainer, module)
         _check_finite(rank_state)
-        leader_state: dict[str, Any] = {}
+        leader_state: dict[str, object] = {}
         if comm.rank == 0:
             place = {"epoch": position[0], "step": position[1], "global_step": trainer.global_step}
             self.wait()  # before copying, so that memory holds one copy
@@ -101,7 +103,7 @@ class Checkpoints:
         elif comm.rank == 0:
             self._thread.begin(lambda: self._put(leader_state))
 
-    def _save_all(self, comm: Communicator, leader_state: dict[str, Any], packed_state: Tensor) -> bool:
+    def _save_all(self, comm: Communicator, leader_state: Mapping[str, object], packed_state: Tensor) -> bool:
         """Streams all states to the leader, which writes each piece on arrival.
 
         Collective. Returns whether all were complete.
@@ -126,7 +128,7 @@ class Checkpoints:
             return False
         return True
 
-    def _write(self, leader_state: dict[str, Any], lengths: Sequence[int], pieces: Pieces) -> None:
+    def _write(self, leader_state: Mapping[str, object], lengths: Sequence[int], pieces: Pieces) -> None:
         workers = [checkpoint.Streamed(size, pieces.take(size)) for size in lengths]
         try:
             with contextlib.suppress(PiecesEnd):  # the training thread reports the reason
@@ -134,7 +136,7 @@ class Checkpoints:
         finally:
             pieces.end()
 
-    def _put(self, state: Mapping[str, Any]) -> None:
+    def _put(self, state: Mapping[str, object]) -> None:
         checkpoint.save(state, self.path, self.keep, self.writer)
         self._copy()
 
@@ -270,7 +272,7 @@ def _differs(module: TrainingModule) -> bool:
     return module.drifts or module.strategy.steps.keep_state or module.embedding is not None
 
 
-def _check_finite(state: Mapping[str, Any]) -> None:
+def _check_finite(state: Mapping[str, object]) -> None:
     """Raises `UserError` for parameters or optimiser state that is not finite."""
     for tensor in _tensors([state[part] for part in ("state_dict", "optimizer_states", "sync", "embedding")]):
         if tensor.is_floating_point() and not _is_finite(tensor):
@@ -285,7 +287,7 @@ def _is_finite(tensor: Tensor) -> bool:
     return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -294,3 +296,66 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors(item)
+
+
+BETWEEN = 0.5  # seconds between checks of the clock
+
+
+class TimelyCheckpoint(Callback):
+    """Saves a checkpoint when the leader's clock or the launcher requires it.
+
+    Workers must step together. The leader decides for all ranks, at steps known in
+    advance: each check also determines the number of steps to the next one. A step
+    therefore costs nothing, and a check costs one broadcast.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, minutes: float | None) -> None:
+        """Stores the interval.
+
+        Args:
+            checkpoints: Saves the checkpoints.
+            minutes: Minutes between checkpoints. If None, only on the launcher's
+                request.
+        """
+        self.checkpoints, self.minutes = checkpoints, minutes
+        self._saved_at = self._checked_at = time.monotonic()
+        self._countdown = self._stride = 1  # steps to the next check, and between the last two
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._saved_at = self._checked_at = time.monotonic()
+        can_save(True)
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        can_save(False)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
+        if trainer.current_epoch != module.resumed[0]:
+            self._pass(trainer, module, (trainer.current_epoch, 0))
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        done = batch_idx + 1
+        if done < len(module.loader) and done % module.accumulate == 0:  # an evaluation may follow the last step
+            self._pass(trainer, module, (trainer.current_epoch, done))
+
+    def _pass(self, trainer: L.Trainer, module: TrainingModule, position: Position) -> None:
+        """Counts a position between steps, and checks the clock at some. Collective."""
+        self._countdown -= 1
+        if self._countdown:
+            return
+        comm = module.worker.comm
+        decision = torch.tensor(self._decide(), device=comm.device)
+        due, self._stride = comm.broadcast(decision, src=0).tolist()
+        self._countdown = self._stride
+        if due:
+            self.checkpoints.save(trainer, module, position)
+            if comm.rank == 0 and is_asked():
+                self.checkpoints.wait()
+                note_saved()
+
+    def _decide(self) -> tuple[int, int]:
+        """Returns whether a checkpoint is due, and the steps to the next check."""
+        now = time.monotonic()
+        due = is_asked() or (self.minutes is not None and now - self._saved_at >= 60 * self.minutes)
+        self._saved_at = now if due else self._saved_at
+        pace, self._checked_at = max(now - self._checked_at, 1e-6) / self._stride, now
+        return int(due), max(1, min(2 * self._stride, int(BETWEEN / pace)))

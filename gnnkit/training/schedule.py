@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -71,7 +71,7 @@ class Plateau:
 Schedules = RateSchedule | Plateau
 
 
-def check_optimizers(configuration: Any, model: str, *, by_steps: bool) -> Any:
+def check_optimizers(configuration: object, model: str, *, by_steps: bool) -> Any:
     """Normalises the result of a model's `configure_optimizers`.
 
     Raises `UserError` for formats that several ranks do not support.
@@ -100,7 +100,7 @@ def _are_lists(parts: Any) -> bool:
     return len(parts) == 2 and all(isinstance(part, list | tuple) for part in parts)
 
 
-def _check_schedule(entry: dict[str, Any], model: str, *, by_steps: bool) -> dict[str, Any]:
+def _check_schedule(entry: Mapping[str, object], model: str, *, by_steps: bool) -> dict[str, object]:
     """Checks one schedule, and makes it tolerate a missing metric."""
     if entry.get("interval") == "step" and not by_steps:
         raise UserError(
@@ -113,7 +113,7 @@ def _check_schedule(entry: dict[str, Any], model: str, *, by_steps: bool) -> dic
     return {**entry, "strict": False}
 
 
-def schedule_metric(trainer: L.Trainer, scheduler: Any) -> str | None:
+def schedule_metric(trainer: L.Trainer, scheduler: object) -> str | None:
     """Returns the name of the metric that a schedule monitors, or None."""
     return next((config.monitor for config in trainer.lr_scheduler_configs if config.scheduler is scheduler), None)
 
@@ -137,7 +137,7 @@ def clip(optimizer: Optimizer, norm: float) -> None:
         norm: The maximum norm.
     """
 
-    def before(optimizer: Optimizer, *_: Any) -> None:
+    def before(optimizer: Optimizer, *_: object) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         torch.nn.utils.clip_grad_norm_(parameters, norm)
 
@@ -161,7 +161,7 @@ class TimeLimit(Callback):
         self.seconds, self._started_at, self._begin = seconds, started_at, time.monotonic()
         self.stopped: str | None = None  # why training ended
 
-    def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._begin = time.monotonic() if self._started_at is None else self._started_at
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:

@@ -81,7 +81,7 @@ def read_object(path: Path, name: str = "", limit: int = MAX_JSON) -> Json:
     return content
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> Json:
+def _distinct(pairs: list[tuple[str, object]]) -> Json:
     """Rejects an object with a repeated key. Python would keep the last value."""
     unique = dict(pairs)
     if len(unique) < len(pairs):
@@ -100,7 +100,7 @@ def parse_json(text: str | bytes, name: str) -> Any:
         raise UserError(f"{name} is not JSON: {shown(error)}") from error
 
 
-def json_digest(value: Any) -> str:
+def json_digest(value: object) -> str:
     """Returns the SHA-256 of a value as JSON. Other types are hashed as text."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -118,7 +118,7 @@ def parse_yaml(text: str | bytes, name: str) -> Any:
     return contents[0] if contents else None
 
 
-def parse_yaml_documents(text: str | bytes, name: str) -> list[Any]:
+def parse_yaml_documents(text: str | bytes, name: str) -> list[object]:
     """Parses YAML. An alias counts as a copy of its value, before it is expanded.
 
     A few hundred bytes with nested aliases can expand to more values than fit any

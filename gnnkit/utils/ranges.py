@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import errno
+import functools
 import hashlib
 import itertools
+import json
 import math
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,52 +26,7 @@ MAX_COUNT = 2**31 - 1  # limit of steps, epochs and other counts without a small
 _NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,18})?(e-?\d{1,3})?", re.ASCII | re.IGNORECASE)
 _BREAKS = re.compile(r"\s*[\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+\s*")
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # one slash suffices, because `Path` collapses `//`
-
-_OTHER_WORDS = {
-    "max_epochs": "epoch epochs n_epochs num_epochs max_epoch train_epochs num_train_epochs",
-    "lr": "learning_rate base_lr max_lr",
-    "weight_decay": "l2 wd l2_reg",
-    "optimizer": "optim opt",
-    "schedule": "scheduler lr_scheduler lr_schedule",
-    "warmup_epochs": "warmup",
-    "clip_norm": "gradient_clip_val grad_clip clip_grad clip_grad_norm max_grad_norm gradient_clipping",
-    "accumulate": "accumulate_grad_batches grad_accum gradient_accumulation_steps",
-    "precision": "amp fp16 bf16 fp32 mixed_precision",
-    "patience": "early_stopping early_stop early_stopping_patience",
-    "monitor": "metric",
-    "check_val_every_n_epoch": "eval_every eval_interval eval_steps val_every val_check_interval",
-    "resume": "ckpt_path resume_from resume_from_checkpoint restart_from",
-    "checkpoint": "ckpt pretrained load_from",
-    "workers": "num_workers n_workers gpus num_gpus n_gpus ngpus devices num_devices nproc nproc_per_node world_size num_processes n_procs",
-    "threads": "num_threads n_threads omp_num_threads cpus",
-    "parts": "num_parts n_parts num_partitions",
-    "comm": "accelerator device cuda backend dist_backend",
-    "seed": "random_seed manual_seed random_state seed_everything",
-    "output": "out out_dir output_dir outdir save_dir result_dir results_dir log_dir logdir workspace",
-    "dataset": "data data_dir data_path dataset_name graph",
-    "root": "dataset_dir data_root",
-    "model": "arch architecture net network gnn backbone",
-    "task": "loss criterion",
-    "hidden": "hidden_dim hidden_channels hidden_size hidden_features n_hidden num_hidden nhid hid_dim units",
-    "num_layers": "layers n_layers num_layer nlayers depth",
-    "dropout": "drop drop_rate dropout_rate",
-    "heads": "num_heads n_heads nheads attention_heads",
-    "batch_size": "batch batchsize bs train_batch_size",
-    "local_iterations": "supersteps superstep local_steps",
-    "fanouts": "fanout num_neighbors sample_sizes neighbors",
-    "logger": "loggers log wandb tensorboard",
-    "callback": "callbacks",
-    "sage": "graphsage sageconv",
-    "gat": "gatconv gatv2 gatv2conv",
-    "gcn": "gcnconv graphconv",
-    "gin": "ginconv",
-    "gine": "gineconv",
-    "rgcn": "rgcnconv relgraphconv",
-    "rgat": "rgatconv",
-    "simple_hgn": "simplehgn hgn",
-    "hgt": "hgtconv",
-}  # last part of a gnnkit key, or a gnnkit name -> names in other tools
-_ALSO_CALLED = {word: name for name, words in _OTHER_WORDS.items() for word in words.split()}
+_FOREIGN_NAMES = Path(__file__).with_name("foreign_names.json")
 
 
 def num_cores() -> int:
@@ -261,7 +218,7 @@ def local_path(name: str, value: str | Path, hint: str = "") -> Path:
         name: Configuration key or argument, for the message.
         hint: Hint that ends the message for URLs.
     """
-    if not isinstance(value, str | os.PathLike) or not _names_file(str(value)):
+    if not isinstance(value, str | os.PathLike) or not str(value) or not _names_file(str(value)):
         raise UserError(f"{name}={shown(repr(value))} must be a path")
     if is_url(str(value)):
         raise UserError(
@@ -290,6 +247,9 @@ def unknown(setting: str, name: str, names: Iterable[str]) -> UserError:
         names: All valid names.
     """
     choices, word = sorted(names), name.lower()
+    if choices == ["default"]:  # a section without options
+        section = setting.partition("=")[0]
+        return UserError(f"{setting} must be keys with values, as in {section}.KEY=VALUE or {section}={{'KEY': VALUE}}")
     lower = {choice.lower(): choice for choice in choices}
     synonyms = [lower[match] for match in known_words(word) if match in lower][:1]
     near = synonyms or [lower[match] for match in closest(word, lower, cutoff=0.5)]
@@ -312,7 +272,14 @@ def closest(word: str, choices: Collection[str], *, cutoff: float) -> list[str]:
 
 def known_words(word: str) -> tuple[str, ...]:
     """Returns a word, and the name that gnnkit uses for it, if any."""
-    return (word, _ALSO_CALLED[word]) if word in _ALSO_CALLED else (word,)
+    return (word, *(name for name, words in foreign_names().items() if word in words))
+
+
+@functools.cache
+def foreign_names() -> Mapping[str, list[str]]:
+    """Maps gnnkit's names, of keys the last part, to those in other tools."""
+    names: Mapping[str, list[str]] = json.loads(_FOREIGN_NAMES.read_text(encoding="utf-8"))
+    return names
 
 
 def unknown_key(key: str, keys: Collection[str]) -> UserError:

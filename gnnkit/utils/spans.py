@@ -38,11 +38,9 @@ class Spans:
 _active: ContextVar[Spans | None] = ContextVar("spans", default=None)
 
 
-def record(limit: int = LIMIT) -> Spans:
+def record(limit: int = LIMIT) -> None:
     """Starts to record this rank, which is a process or a thread."""
-    spans = Spans(limit)
-    _active.set(spans)
-    return spans
+    _active.set(Spans(limit))
 
 
 def active() -> Spans | None:

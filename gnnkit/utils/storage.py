@@ -32,13 +32,13 @@ META = "meta.json"
 _reading = threading.Lock()
 _PASSING = ContextVar("passing", default=False)
 _PAGES = 1 << 14  # pages read at a time
-_HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
+_HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[np.generic]]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
 
 
-def check_npy(file: IO[bytes], size: int, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def check_npy(file: IO[bytes], size: int, name: str) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
     """Checks a .npy file's size against its header, before allocating memory.
 
     Returns the shape, whether it is in Fortran order, and the dtype. Raises `UserError`
@@ -191,7 +191,7 @@ def reserve(path: Path) -> None:
                 raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[str, Any]) -> None:
+def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[str, object]) -> None:
     """Writes arrays and `meta` into a folder, atomically.
 
     Replaces an existing folder of arrays. Raises `UserError` if `folder` is anything
@@ -210,7 +210,7 @@ def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[
 
 
 @contextmanager
-def whole_folder(folder: Path, meta: Mapping[str, Any]) -> Iterator[Path]:
+def whole_folder(folder: Path, meta: Mapping[str, object]) -> Iterator[Path]:
     """Creates a folder for arrays, which replaces `folder` when everything is written.
 
     Args:
@@ -233,7 +233,7 @@ def whole_folder(folder: Path, meta: Mapping[str, Any]) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+def write_meta(folder: Path, meta: Mapping[str, object]) -> None:
     """Writes `meta`, which completes a folder with separately written arrays."""
     write_atomically(folder / META, json.dumps(meta).encode())
 
@@ -336,30 +336,6 @@ def naming(path: Path) -> Iterator[None]:
         if error.filename is not None or error.errno not in _UNNAMED:
             raise
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-
-
-def of_disk(error: OSError) -> UserError | None:
-    """Converts a disk error to a `UserError` with the file and a remedy.
-
-    Returns None for other errors, and for those that do not name a file.
-    """
-    remedy = _REMEDIES.get(error.errno or 0)
-    if remedy is None or error.filename is None:
-        return None
-    return UserError(f"{error.filename}: {error.strerror}: {remedy}")
-
-
-_ROOM = "free some, or name a folder on another disk with output=FOLDER; on_exists=resume goes on from a checkpoint"
-_WRITABLE = "change its permissions, or name a folder that you may write with output=FOLDER"
-_REMEDIES = {
-    errno.ENOSPC: _ROOM,
-    errno.EDQUOT: _ROOM,
-    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
-    errno.EROFS: _WRITABLE,
-    errno.EACCES: _WRITABLE,
-    errno.EPERM: _WRITABLE,
-    errno.EIO: "check the disk or its network, or name a folder on another disk with output=FOLDER",
-}
 
 
 _UNNAMED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # errors of writing to an open file

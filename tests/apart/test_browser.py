@@ -8,22 +8,35 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gnnkit_compare.page import compare
 from gnnkit_report.run import read_run
 from gnnkit_report.run_page import write
-from gnnkit_sweep.page import write_sweep
-from gnnkit_sweep.rows import Sweep
+from gnnkit_report.runs_page import Sweep, compare
+from gnnkit_report.runs_page import write as write_runs
 
 from tests.report.browser import NAMES, Browser, find
 from tests.report.folders import HOSTILE, run_folder, swept
 
 pytestmark = pytest.mark.slow
-FIGURES = ["loss", "figures_accuracy", "confusion", "timeline", "time", "graph", "words", "edges", "nodes", "caches"]
+FIGURES = [
+    *(
+        "loss",
+        "figures_accuracy",
+        "confusion",
+        "timeline",
+        "ranks",
+        "time",
+        "graph",
+        "words",
+        "edges",
+        "nodes",
+        "caches",
+    ),
+]
 WIDTHS = (400, 1400)
 
 SIZES = """[...document.querySelectorAll('figure')].map(figure => {
-    const box = figure.querySelector('svg').getBoundingClientRect();
-    return [figure.id, box.width, box.height, figure.querySelectorAll('svg *').length];
+    const drawn = figure.querySelector('.plot, .bars, .matrix, svg'), box = drawn.getBoundingClientRect();
+    return [figure.id, box.width, box.height, drawn.querySelectorAll('*').length];
 })"""
 WIDER = """[...document.querySelectorAll('body *:not(svg *)')].filter(each =>
     !each.closest('.scroll, pre') && each.getBoundingClientRect().right > innerWidth + 0.5).map(each => each.outerHTML.slice(0, 80))"""
@@ -74,7 +87,7 @@ def test_a_page_shows_every_figure_at_any_width_and_asks_nobody(
     browser.open(page, width, dark=dark)
     sizes = browser.evaluate(SIZES)
     assert [name for name, *_ in sizes] == FIGURES
-    assert all(w > 300 and h > 60 and shapes > 8 for _, w, h, shapes in sizes), sizes
+    assert all(w > 80 and h > 40 and shapes > 8 for _, w, h, shapes in sizes), sizes
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.evaluate(WIDER) == []
     assert browser.evaluate(CUT_OFF) == []
@@ -140,35 +153,30 @@ def test_a_page_says_what_was_run_and_unfolds_the_rest(browser: Browser, page: P
     assert browser.evaluate("document.documentElement.scrollWidth") <= 1400
 
 
-CHART = """(name => {
-    const box = document.querySelector(`#${name} svg`).getBoundingClientRect();
-    return [box.left, box.top, box.width, box.height];
-})"""
-
-
-def at(browser: Browser, name: str, share: float) -> dict[str, float]:
-    """Returns a place in a chart, from the left to the right."""
-    left, top, width, height = browser.evaluate(f"{CHART}({name!r})")
+def at(browser: Browser, share: float) -> dict[str, float]:
+    """Returns a place in the chart of the loss, from the left to the right."""
+    box = "document.querySelector('#loss .u-over').getBoundingClientRect()"
+    left, top, width, height = browser.evaluate(f"(box => [box.left, box.top, box.width, box.height])({box})")
     return {"x": left + width * share, "y": top + height / 2}
 
 
-def test_a_chart_tells_values_under_the_pointer_and_zooms(browser: Browser, page: Path) -> None:
+def test_a_chart_shows_values_under_the_pointer_and_zooms(browser: Browser, page: Path) -> None:
     browser.open(page, 1400)
-    browser.ask("Input.dispatchMouseEvent", type="mouseMoved", **at(browser, "loss", 0.5))
-    message = browser.evaluate("document.querySelector('#loss .tip').innerText").splitlines()
-    assert message[0] == "epoch 6"
-    assert message[1:] == ["train_loss 0.3333", "val_loss 0.4"]
-    whole = browser.evaluate("document.querySelector('#loss .plot').innerHTML")
+    browser.ask("Input.dispatchMouseEvent", type="mouseMoved", **at(browser, 5 / 11))
+    values = "[...document.querySelectorAll('#loss .u-value')].map(each => each.textContent)"
+    assert browser.evaluate(values) == ["6", "0.3333", "0.4"]
+    scale = "[plots[0].scales.x.min, plots[0].scales.x.max]"
+    assert browser.evaluate(scale) == [1, 12]
     for kind, share in (("mousePressed", 0.5), ("mouseMoved", 0.8), ("mouseReleased", 0.8)):
-        place = at(browser, "loss", share)
+        place = at(browser, share)
         browser.ask("Input.dispatchMouseEvent", type=kind, button="left", buttons=1, clickCount=1, **place)
-    assert browser.evaluate("document.querySelector('#loss').classList.contains('zoomed')")
-    ticks = browser.evaluate("[...document.querySelectorAll('#loss .plot text')].map(each => each.textContent)")
-    assert "12" not in ticks
-    assert browser.evaluate(CUT_OFF) == []
-    assert browser.evaluate("document.querySelector('#loss .plot').innerHTML") != whole
-    browser.evaluate("document.querySelector('#loss .all').click()")
-    assert browser.evaluate("document.querySelector('#loss .plot').innerHTML") == whole
+    low, high = browser.evaluate(scale)
+    assert low == pytest.approx(6.5, abs=0.3)
+    assert high == pytest.approx(9.8, abs=0.3)
+    browser.evaluate(
+        "document.querySelector('#loss .u-over').dispatchEvent(new MouseEvent('dblclick', {bubbles: true}))"
+    )
+    assert browser.evaluate(scale) == [1, 12]
     check_quiet(browser, page)
 
 
@@ -176,11 +184,11 @@ def test_a_table_is_sorted_and_the_graph_coloured_by_a_click(browser: Browser, p
     browser.open(page, 1400)
     words = "[...[...document.querySelectorAll('.sortable')].at(-1).tBodies[0].rows].map(row => row.cells[2].innerText).join('')"
     head = "[...[...document.querySelectorAll('.sortable')].at(-1).tHead.rows[0].cells][2]"
-    assert browser.evaluate(words) == "79"
+    assert browser.evaluate(words) == "779"
     browser.evaluate(f"{head}.click()")
-    assert (browser.evaluate(words), browser.evaluate(f"{head}.ariaSort")) == ("97", "descending")
+    assert (browser.evaluate(words), browser.evaluate(f"{head}.ariaSort")) == ("977", "descending")
     browser.evaluate(f"{head}.click()")
-    assert (browser.evaluate(words), browser.evaluate(f"{head}.ariaSort")) == ("79", "ascending")
+    assert (browser.evaluate(words), browser.evaluate(f"{head}.ariaSort")) == ("779", "ascending")
     script = "[...document.querySelectorAll('#graph g.layer')].map(each => each.style.display === '')"
     assert browser.evaluate(script) == [True, False, False]
     browser.evaluate("document.querySelectorAll('#graph input')[2].click()")
@@ -194,7 +202,7 @@ def test_no_column_of_a_table_is_cut(browser: Browser, tmp_path: Path) -> None:
     page = write(read_run(folder), folder)
     lacks = "[...document.querySelectorAll('.wide .scroll')].map(each => each.scrollWidth - each.clientWidth)"
     browser.open(page, 1400)
-    assert browser.evaluate(lacks) == [0, 0]
+    assert browser.evaluate(lacks) == [0, 0, 0]
     browser.open(page, 400)
     assert browser.evaluate(lacks)[0] == 0
 
@@ -202,18 +210,18 @@ def test_no_column_of_a_table_is_cut(browser: Browser, tmp_path: Path) -> None:
 def test_the_page_of_a_sweep_is_sorted_by_a_click_and_fits(browser: Browser, tmp_path: Path) -> None:
     runs = swept(tmp_path, 9, more=HOSTILE)
     run_folder(runs[8].folder)
-    page = write_sweep(Sweep(runs, "val_accuracy", False, ["val_accuracy", "train_loss"]), tmp_path)
+    page = write_runs(Sweep(runs, "val_accuracy", False), tmp_path, "Sweep")
     for width in WIDTHS:
         browser.open(page, width)
-        assert [name for name, *_ in browser.evaluate(SIZES)] == ["figure"]
+        assert [name for name, *_ in browser.evaluate(SIZES)] == ["trade_off", "loss", "figure", "time"]
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
         assert browser.evaluate(WIDER) == []
         assert browser.evaluate(CUT_OFF) == []
         assert browser.evaluate(FAINT) == []
         if folder := os.environ.get("GNNKIT_SCREENSHOTS"):
             browser.screenshot(Path(folder) / f"sweep-{width}.png")
-    first = "document.querySelector('.sortable').tBodies[0].rows[0].cells[0].innerText"
-    head = "[...document.querySelectorAll('.sortable')][0].tHead.rows[0].cells[4]"
+    first = "document.querySelectorAll('.sortable')[1].tBodies[0].rows[0].cells[0].innerText"
+    head = "[...document.querySelectorAll('.sortable')][1].tHead.rows[0].cells[4]"
     assert browser.evaluate(first) == "0"
     browser.evaluate(f"{head}.click()")
     assert browser.evaluate(f"{head}.innerText") == "val_accuracy"

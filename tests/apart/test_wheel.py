@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test wait
 ROOT = Path(__file__).resolve().parents[2]
 MACHINES = {62: "x86_64", 183: "aarch64"}  # by number of the ELF header
 MAX_MIB = 8  # of a wheel
+CODE = (".py", ".pyi", ".json", ".txt")  # with the files that it reads
 REQUIRED = (
     "gnnkit-formats",
     "gnnkit-plan",
@@ -52,7 +53,7 @@ def wheel_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def expected() -> set[str]:
     """Lists the files of the package that must be installed besides the core."""
-    code = {path.relative_to(ROOT) for path in (ROOT / "gnnkit").rglob("*.py*") if path.suffix in (".py", ".pyi")}
+    code = {path.relative_to(ROOT) for path in (ROOT / "gnnkit").rglob("*.*") if path.suffix in CODE}
     yaml = {Path("gnnkit") / path.relative_to(ROOT) for path in (ROOT / "conf").rglob("*.yaml")}
     return {path.as_posix() for path in code | yaml | {Path("gnnkit/dataset/pystdlib.npz")}}
 

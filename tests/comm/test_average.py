@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gnnkit.comm import Communicator
-from gnnkit.comm.average import average_parameters, drift, from_vector, models_differ, to_vector
+from gnnkit.comm.agreement import average_parameters, drift, from_vector, models_differ, to_vector
 from gnnkit.comm.threads import Threads
 
 

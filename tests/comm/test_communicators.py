@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from gnnkit.comm import Communicator, DeadlineExceeded, PeerLost
-from gnnkit.comm.meeting import MismatchedCollectives
-from gnnkit.comm.threads import FEW, Threads
+from gnnkit.comm.threads import FEW, MismatchedCollectives, Threads
 from gnnkit.launch.launcher import RankError, Ranks
-from gnnkit.launch.launcher.processes import Processes
+from gnnkit.launch.launcher.builtin import Processes
 from gnnkit.testing import check_communicator
 from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo

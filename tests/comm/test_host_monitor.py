@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from gnnkit.comm import host_monitor
+from gnnkit.comm import frames, links
 from tests.waiting import GUARD
 
 
@@ -25,7 +26,7 @@ def connect_sockets(host: str) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def test_a_wait_for_a_host_that_is_hung_up_on_ends_and_no_other_does() -> None:
     with connect_sockets("127.0.0.2") as (lost, _), connect_sockets("127.0.0.1") as (near, far):
-        waiting = threading.Timer(0.05, host_monitor.hang_up, ["127.0.0.2"])
+        waiting = threading.Timer(0.05, links.hang_up, ["127.0.0.2"])
         waiting.start()
         assert lost.recv(1) == b""
         waiting.join()
@@ -35,16 +36,35 @@ def test_a_wait_for_a_host_that_is_hung_up_on_ends_and_no_other_does() -> None:
 
 def test_connections_of_this_host_stay_where_all_others_are_shut() -> None:
     with connect_sockets("127.0.0.1") as (near, far):
-        host_monitor.hang_up(None)
+        links.hang_up(None)
         far.send(b"x")
         assert near.recv(1) == b"x"
 
 
-def test_who_does_not_know_the_token_is_no_process_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_monitor, "_MEETING", 0.3)
+def test_who_does_not_know_the_token_is_no_process_of_the_run() -> None:
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        for token in (b"a" * 32, b"b" * 32):
-            stack.enter_context(socket.create_connection(listener.getsockname())).send(token)
-        (link,) = host_monitor._accept(listener, b"b" * 32, 2, stack)
-        assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        for token in ("a" * 32, "b" * 32):
+            stack.enter_context(socket.create_connection(listener.getsockname())).send(frames.hello(token, 1))
+        ((rank, link),) = links.accept_ranks([1, 2], listener, "b" * 32, time.monotonic() + 0.3)
+        stack.enter_context(link)
+        assert rank == 1
+
+
+@pytest.mark.parametrize("error", [ConnectionAbortedError, BlockingIOError])
+def test_a_caller_that_leaves_before_it_is_accepted_ends_no_meeting(
+    monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    errors, accept = [error], socket.socket.accept
+
+    def fail_once(listener: socket.socket) -> tuple[socket.socket, object]:
+        if errors:
+            raise errors.pop()
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", fail_once)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as caller:
+        caller.send(frames.hello("b" * 32, 1))
+        ((rank, link),) = links.accept_ranks([1], listener, "b" * 32, time.monotonic() + GUARD)
+        link.close()
+    assert (rank, errors) == (1, [])

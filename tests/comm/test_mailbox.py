@@ -326,13 +326,13 @@ def intruded(boxes: list[SocketMailbox]) -> Any:
 
 
 def test_a_stranger_who_says_nothing_is_refused_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnkit.comm.sockets.HELLO", 0.1)
+    monkeypatch.setattr("gnnkit.comm.links.HELLO", 0.1)
     listeners = [links.listen(2) for _ in range(2)]
     addresses = [listener.getsockname() for listener in listeners]
     with ThreadPoolExecutor(1) as pool, socket.create_connection(addresses[0], timeout=GUARD) as stranger:
         first = pool.submit(SocketMailbox, 0, listeners[0], addresses, TOKEN, GUARD)
         assert ended(stranger)
-        monkeypatch.setattr("gnnkit.comm.sockets.HELLO", GUARD)
+        monkeypatch.setattr("gnnkit.comm.links.HELLO", GUARD)
         with SocketMailbox(1, listeners[1], addresses, TOKEN, GUARD), first.result() as box:
             box.put(1, "x")
 

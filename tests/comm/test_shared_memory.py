@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -17,8 +18,10 @@ from typing import Any
 import pytest
 import torch
 
-from gnnkit.comm import Communicator, PeerLost, frames, host, shared_memory
+from gnnkit.comm import Communicator, PeerLost, frames, process, shared_memory
+from gnnkit.comm.links import accept_ranks
 from gnnkit.comm.process import Gloo
+from gnnkit.comm.threads import Threads
 from gnnkit.testing import check_communicator
 from tests.cases import few
 from tests.comm.processes import run_gloo
@@ -98,6 +101,30 @@ def test_rows_arrive_as_over_tcp(world_size: int) -> None:
         return exchanges
 
     assert set(run_gloo(work, world_size)) == {len(DTYPES) * 4 * 4 * 5}
+
+
+@pytest.mark.slow
+@few("world_size", [2, 3, 5], default=[3])
+def test_sums_are_those_of_threads_to_the_bit(world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank order decides, whatever the size and place of a number."""
+    monkeypatch.setattr(process, "PIECE", LARGE // 8)  # forked ranks sum the larger tensors by pieces
+    shapes = [(), (0,), (1,), (7, 3), (LARGE // 4,), (LARGE // 4 + 1,), (1000, 33)]
+
+    def work(comm: Communicator) -> list[list[float]]:
+        results, generator = [], torch.Generator().manual_seed(comm.rank)
+        for shape, dtype in itertools.product(shapes, (torch.float32, torch.float64, torch.bfloat16, torch.int64)):
+            x = (1000 * torch.randn(shape, generator=generator)).to(dtype)
+            for view in (x, x.T if x.dim() == 2 else x):  # some are not contiguous
+                copy = view.clone()
+                assert comm.all_reduce(copy) is copy
+                own = view.clone()
+                assert comm.broadcast(own, src=1) is own
+                results += [copy.double().reshape(-1).tolist(), own.double().reshape(-1).tolist()]
+        return results
+
+    of_processes = run_gloo(work, world_size)
+    assert of_processes == Threads.run(work, world_size, timeout=GUARD)
+    assert all(results == of_processes[0] for results in of_processes)
 
 
 @pytest.mark.slow
@@ -224,11 +251,11 @@ def test_groups_exchange_apart_and_in_threads() -> None:
 
 @pytest.mark.slow
 def test_a_large_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "KEPT", shared_memory.LEAST)
+    monkeypatch.setattr(shared_memory, "KEPT", shared_memory.PIECE)
 
     def work(comm: Communicator) -> None:
         second = 1 - comm.rank
-        for num_rows in (3 * shared_memory.LEAST, 100_000, 2 * shared_memory.LEAST, 100_000):
+        for num_rows in (3 * shared_memory.PIECE, 100_000, 2 * shared_memory.PIECE, 100_000):
             counts = [0 if rank == comm.rank else num_rows for rank in range(2)]
             rows = torch.full((num_rows,), comm.rank + 1, dtype=torch.uint8)
             assert (comm.all_to_all(rows, counts, counts) == second + 1).all()
@@ -236,7 +263,7 @@ def test_a_large_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
         memory = share_memory(comm)
         memory._hear()
         loads = [buffer.memory for buffer in memory._buffers] + list(memory._links[second].buffers.values())
-        assert all(len(each) <= shared_memory.LEAST for each in loads)
+        assert all(len(each) <= shared_memory.PIECE for each in loads)
 
     run_gloo(work, 2)
 
@@ -244,10 +271,10 @@ def test_a_large_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_a_quick_reader_does_not_free_a_buffer_that_is_still_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 hears that rank 1 has read before it writes the rows of rank 2."""
-    monkeypatch.setattr(shared_memory, "KEPT", shared_memory.LEAST)
+    monkeypatch.setattr(shared_memory, "KEPT", shared_memory.PIECE)
 
     def work(comm: Communicator) -> None:
-        memory, num_rows = share_memory(comm), shared_memory.LEAST
+        memory, num_rows = share_memory(comm), shared_memory.PIECE
         if comm.rank == 0:
             send = memory._send
 
@@ -276,7 +303,7 @@ def test_rows_between_hosts_travel_over_tcp(number: int) -> None:
 
     def work(comm: Communicator) -> list[int]:
         overrides, tcp = hosts[comm.rank], over_tcp(comm)
-        host.host = lambda: f"kernel {overrides}"  # type: ignore[assignment]
+        shared_memory.host = lambda: f"kernel {overrides}"  # type: ignore[assignment]
         if overrides is None:
             shared_memory._can_map = lambda: False  # type: ignore[assignment]
         check_communicator(comm)
@@ -302,12 +329,12 @@ def test_no_memory_is_shared_where(all_are: str) -> None:
     def work(comm: Communicator) -> bool:
         assert isinstance(comm, Gloo)
         if all_are == "elsewhere":
-            host.host = lambda: f"kernel {comm.rank}"  # type: ignore[assignment]
+            shared_memory.host = lambda: f"kernel {comm.rank}"  # type: ignore[assignment]
         elif all_are == "unable":
             shared_memory._can_map = lambda: False  # type: ignore[assignment]
         elif comm.rank == 1:
-            host._user = lambda link: -1  # type: ignore[assignment]
-        host.MEETING = 0.3
+            shared_memory._user = lambda link: -1  # type: ignore[assignment]
+        shared_memory.MEETING = 0.3
         counts = [[2, 0, 2], [0, 0, 0], [2, 0, 2]][comm.rank]
         rows, index = torch.arange(6.0)[:, None] + 10 * comm.rank, torch.arange(sum(counts))
         with comm.start(rows, counts, counts, index=index).borrow() as actual:
@@ -329,6 +356,19 @@ def test_ranks_without_shared_memory_use_tcp() -> None:
 
 
 @pytest.mark.slow
+def test_sums_and_broadcasts_of_one_number_in_a_column() -> None:
+    """A contiguous tensor of one number has any stride."""
+
+    def work(comm: Communicator) -> None:
+        table = torch.full((1, 5), float(comm.rank))
+        assert comm.all_reduce(table[:, 0]).tolist() == [1.0]
+        assert comm.broadcast(table[:, 1], src=1).tolist() == [1.0]
+        assert table[0].tolist() == [1.0, 1.0, *[float(comm.rank)] * 3]
+
+    run_gloo(work, 2)
+
+
+@pytest.mark.slow
 def test_counts_that_do_not_fit_are_an_error() -> None:
     def work(comm: Communicator) -> None:
         send = [0, 10] if comm.rank == 0 else [10, 0]
@@ -342,27 +382,32 @@ def test_counts_that_do_not_fit_are_an_error() -> None:
     run_gloo(work, 2)
 
 
-def waits(comm: Communicator, leave: Callable[[], None], *, leaver: int) -> tuple[float, str]:
-    """Exchanges twice. Returns the second wait's CPU seconds and error."""
+def waits(comm: Communicator, leave: Callable[[], None], *, leaver: int, sums: bool = False) -> tuple[float, str]:
+    """Exchanges or sums twice. Returns the second wait's CPU seconds and error."""
     counts = [0 if rank == comm.rank else 50 for rank in range(comm.world_size)]
     rows = torch.ones(sum(counts), 100)
-    comm.start(rows, counts, counts).wait()
+
+    def meet() -> None:
+        comm.all_reduce(rows) if sums else comm.start(rows, counts, counts).wait()
+
+    meet()
     if comm.rank == leaver:
         leave()
     cpu = time.process_time()
     with pytest.raises(RuntimeError) as error:
-        comm.start(rows, counts, counts).wait()
+        meet()
     return time.process_time() - cpu, f"{type(error.value).__name__}: {error.value}"
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_ends_every_wait_at_once_and_leaves_no_file() -> None:
+@pytest.mark.parametrize("sums", [False, True])
+def test_a_rank_that_is_killed_ends_every_wait_at_once_and_leaves_no_file(sums: bool) -> None:
     def work(comm: Communicator) -> Any:
         def die() -> None:
             time.sleep(0.5)  # the others wait
             os.kill(os.getpid(), signal.SIGKILL)
 
-        waited = waits(comm, die, leaver=1)
+        waited = waits(comm, die, leaver=1, sums=sums)
         mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/" in line]
         assert all(line.endswith("(deleted)") for line in mapped), "a file with a name stays"
         return waited
@@ -436,7 +481,7 @@ def test_a_stranger_without_the_token_is_refused() -> None:
                 strangers[0].send(frames.hello("0" * 32, 1))
             return everyone
 
-        met = host.meet(comm.rank, 2, gather_and_call, GUARD, able=True)
+        met = shared_memory.meet(comm.rank, 2, gather_and_call, GUARD, able=True)
         assert met is not None
         assert (list(met.links), met.far) == ([1 - comm.rank], ())
         assert all(stranger.recv(1) == b"" for stranger in strangers), "the connection is closed"
@@ -459,25 +504,31 @@ def test_a_system_without_such_sockets_is_left_without_one(monkeypatch: pytest.M
             closed.append(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(host.sys, "platform", "darwin")
-        assert host._listen(2) is None
+        patch.setattr(shared_memory.sys, "platform", "darwin")
+        assert shared_memory._listen(2) is None
     with monkeypatch.context() as patch:
-        patch.setattr(host.socket, "socket", lambda *_: Refusing())
-        assert host._listen(2) is None
+        patch.setattr(shared_memory.socket, "socket", lambda *_: Refusing())
+        assert shared_memory._listen(2) is None
     assert len(closed) == 1
 
     def none(*_: object) -> None:
         raise OSError("no such family")
 
-    monkeypatch.setattr(host.socket, "socket", none)
-    assert host._listen(2) is None
+    monkeypatch.setattr(shared_memory.socket, "socket", none)
+    assert shared_memory._listen(2) is None
 
 
 def test_a_process_of_another_user_is_a_stranger_with_any_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        theirs.send(frames.hello("t" * 32, 3))
-        with monkeypatch.context() as patch:
-            patch.setattr(host, "_user", lambda _: os.geteuid() + 1)
-            assert host._caller(ours, "t" * 32) is None
-        assert host._caller(ours, "t" * 32) == 3
+    for user, ranks in ((os.geteuid() + 1, []), (os.geteuid(), [3])):
+        monkeypatch.setattr(shared_memory, "_user", lambda _, user=user: user)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as theirs:
+            listener = shared_memory._listen(2)
+            assert listener is not None
+            with listener:
+                theirs.connect(listener.getsockname())
+                theirs.send(frames.hello("t" * 32, 3))
+                deadline, is_trusted = time.monotonic() + (GUARD if ranks else 0.2), shared_memory._is_of_this_user
+                callers = dict(accept_ranks([3], listener, "t" * 32, deadline, is_trusted=is_trusted))
+            assert list(callers) == ranks
+            for connection in callers.values():
+                connection.close()

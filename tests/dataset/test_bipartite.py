@@ -79,5 +79,5 @@ def test_other_files_and_reverse_edges_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"dataset.bipartite=true is not supported by job=import"):
         in_pieces(EdgeFolder(root, bipartite=True))
     (tmp_path / "nodes.csv").write_text("id\n1\n2\n3\n10\n20\n")
-    with pytest.raises(UserError, match=r"reads one edge table only, but there is nodes.csv"):
+    with pytest.raises(UserError, match=r"reads one edge table, but there is nodes.csv"):
         EdgeFolder(root, bipartite=True).load()

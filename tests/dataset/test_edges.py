@@ -78,7 +78,7 @@ def test_tables_may_have_other_names(tmp_path: Path) -> None:
     assert_default(load(tmp_path, edges="calls.csv", nodes="people.csv"))
     refused = {
         None: "no folder edges; use dataset.edges=NAME and dataset.nodes=NAME to select from calls.csv, people.csv",
-        "call.csv": "dataset.edges=call.csv: no such file in dataset.root, which holds calls.csv, people.csv",
+        "call.csv": "dataset.edges=call.csv: no such file in dataset.root, which has calls.csv, people.csv",
         "../calls.csv": "dataset.edges=../calls.csv must be the name of a file or folder in dataset.root",
         "people.txt": "dataset.edges=people.txt must end in .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .npy",
     }
@@ -251,7 +251,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
     ("files", "message"),
     [
         ({"edges_csv": None}, "holds no edges.csv, edges.parquet or edges.npy"),
-        ({"edges_npy": np.zeros((2, 1), int)}, "holds both edges.csv and edges.npy"),
+        ({"edges_npy": np.zeros((2, 1), int)}, "holds both edges.csv and edges.npy: remove or rename one"),
         (
             {"nodes_csv": None, "edges_csv": "src,dst\n0,1\n-1,0\n", "features_npy": np.zeros((4, 1))},
             "column 'src', row 1: -1 is out of range for 4 nodes",
@@ -269,7 +269,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
             "edges.csv has no column 'src', only '10', '20'; use dataset.src=COLUMN for another name",
         ),
         ({"edges_csv": "src,dst,dst\n10,20,20\n"}, "edges.csv has two columns 'dst'"),
-        ({"edges_csv": "src,dst\n10,20,30\n"}, "edges.csv: CSV parse error: Expected 2 columns, got 3"),
+        ({"edges_csv": "src,dst\n10,20,30\n"}, "edges.csv, line 2: CSV parse error: Expected 2 columns, got 3"),
         ({"edges_csv": "src,dst\n10,20\n10,99\n"}, r"edges.csv, column 'dst', row 1: 99 is no id of a node"),
         ({"edges_csv": "src,dst\n10,20\nten,10\n"}, r"edges.csv, column 'src', row 1: 'ten' is no whole number"),
         ({"edges_csv": "src,dst\n10,20\n,10\n"}, r"edges.csv, column 'src', row 1: is empty"),
@@ -285,7 +285,10 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
             {"edges_csv": "src,dst,weight\n10,20,1e39\n"},
             r"column 'weight', row 0: 1e\+39 is too large for float32: dataset.ignore=\[weight\]",
         ),
-        ({"edges_csv": 'src,dst\n10,20\n"10\n",20,30\n'}, "edges.csv: CSV parse error: Expected 2 columns, got 3"),
+        (
+            {"edges_csv": 'src,dst\n10,20\n"10\n",20,30\n'},
+            "edges.csv, line 3: CSV parse error: Expected 2 columns, got 3",
+        ),
         ({"edges_csv": "src,dst," + "x" * 3_000_000 + "\n1,2,3\n"}, "edges.csv: CSV parse error"),
         ({"edges_csv": "src,dst,src\n10,20,20\n"}, "edges.csv has two columns 'src'"),
         (
@@ -548,7 +551,7 @@ def test_types_that_cannot_be_name_the_row(tmp_path: Path, rows: str, message: s
 
 def test_a_file_and_a_folder_of_edges_are_one_too_many(tmp_path: Path) -> None:
     (tmp_path / "edges").mkdir()
-    with pytest.raises(UserError, match=r"holds both edges\.csv and a folder edges"):
+    with pytest.raises(UserError, match=r"holds both edges\.csv and a folder edges: remove or rename one"):
         load(folder(tmp_path))
 
 

@@ -78,6 +78,14 @@ def test_decimal_commas_between_semicolons_are_numbers(door: Door, tmp_path: Pat
 
 
 @every_door
+def test_two_columns_of_one_name_are_refused(door: Door, tmp_path: Path) -> None:
+    """Numbers with decimals, which may have thousands, are looked at before."""
+    (tmp_path / "edges.csv").write_text("src,dst,a,a\n0,1,0.5,1.5\n1,2,1.5,0.5\n")
+    with pytest.raises(UserError, match=r"edges\.csv has two columns 'a'"):
+        read(door, tmp_path)
+
+
+@every_door
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -89,6 +97,8 @@ def test_decimal_commas_between_semicolons_are_numbers(door: Door, tmp_path: Pat
         ("edges.csv", "0,1,0\n1,2,1\n", "add a first line with names of columns, such as src,dst"),
         ("edges.tsv", "0 1\n1 2\n", "edges.tsv has no column 'src', only '0 1'; .*; add a first line with names"),
         ("edges.csv", "# Nodes: 3\n# From\tTo\n0\t1\n", "'# Nodes: 3'; .*; add a first line with names of columns"),
+        ("edges.csv", "n54,n32\nn1,n2\n", "dataset.src=COLUMN .*; if this line is data, add a first line with names"),
+        ("edges.parquet", "text\n", "edges.parquet: .*: the file is damaged or no Parquet file$"),
         (
             "edges.csv",
             "from,to\n0,1\n",
@@ -177,7 +187,7 @@ def test_ids_that_repeat_with_another_column_are_no_mistake_of_one_row(door: Doo
     nodes.to_csv(tmp_path / "nodes.csv", index=False)
     with pytest.raises(UserError, match=r"row 1: 0 occurs a second time, after row 0.*join"):
         read(door, tmp_path)
-    with pytest.raises(UserError, match="'id' and 'year' together identify rows; join both into one column of ids"):
+    with pytest.raises(UserError, match="columns together identify rows, join them into one column of ids"):
         Graph.from_tables(pd.DataFrame(ENDS), nodes)
     once = nodes.assign(id=[0, 0, *range(2, 12)])
     with pytest.raises(UserError, match=r"a second time, after row 0: duplicates=first keeps the first row$"):

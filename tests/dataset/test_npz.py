@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gnnkit_formats.npz import Npz
+from gnnkit_formats import npz
+from gnnkit_formats.npz import Arrays, Npz
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Split, zipped
-from gnnkit.graph.zipped import Arrays
+from gnnkit.graph import Split
 from tests.cases import few
 
 FIELDS: dict[str, Any] = {
@@ -82,7 +82,7 @@ def test_weights_and_dense_features_are_read_and_directed_graphs_symmetrized(tmp
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"y": None}, "labels: no node has a label, but 2 nodes are in a split"),
+        ({"y": None}, "labels: no node has a label, but 2 are in a split"),
         ({"indices": np.array([1, 3], np.int32)}, r"indices\[1\] = 3 is out of range for 3 nodes"),
         ({"indptr": np.array([0, 2, 1, 2])}, r"indptr\[2\] = 1 is below"),
         ({"x_indices": np.array([0, 4, 1])}, r"x_indptr, x_indices, x_data: indices\[1\] = 4 is out of range"),
@@ -236,12 +236,12 @@ def test_an_array_that_unpacks_to_more_than_the_memory_is_refused(
     size = 1 << 23
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros(size))
     assert (tmp_path / "x.npz").stat().st_size < 8 * size / 500
-    monkeypatch.setattr(zipped, "available_memory", lambda: 8 * size - 1)
+    monkeypatch.setattr(npz, "available_memory", lambda: 8 * size - 1)
     with (
         Arrays(tmp_path / "x.npz") as arrays,
         pytest.raises(UserError, match=r"^x unpacks from .* to 67,108,864 bytes"),
     ):
         _ = arrays["x"]
-    monkeypatch.setattr(zipped, "available_memory", lambda: 8 * size)
+    monkeypatch.setattr(npz, "available_memory", lambda: 8 * size)
     with Arrays(tmp_path / "x.npz") as arrays:
         assert arrays["x"].shape == (size,)

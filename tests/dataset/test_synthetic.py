@@ -121,7 +121,7 @@ def test_nodes_are_split_10_10_80() -> None:
         ({"num_classes": 3001}, r"dataset.num_classes=3001 must be a whole number from 1 to 3000"),
         ({"in_block": 1.5}, r"dataset.in_block=1.5 must be in \[0, 1\]"),
         ({"noise": float("nan")}, r"dataset.noise=nan must be finite"),
-        ({"threads": 0}, r"dataset.threads=0 must be a whole number from 1 to 1024"),
+        ({"threads": 0}, r"dataset.options.threads=0 must be a whole number from 1 to 1024"),
         ({"num_edges": 2**60}, r"num_edges = 1152921504606846976 needs more memory"),
         ({"num_nodes": 2**50}, r"num_nodes = 1125899906842624 needs more memory"),
         ({"width": 2**50}, r"width = 1125899906842624 needs more memory"),

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Adjacency, Combine, Engine, RelationAttention, ShardAdjacency
-from gnnkit.engine.engine import Message
+from gnnkit.engine import Adjacency, Combine, Engine, RankGraph, RelationAttention, ShardAdjacency
+from gnnkit.engine.adjacency import EdgesByType, Message, PlainAdjacency, Weigh
+from gnnkit.engine.layer_routes import LayerRoutes
 from gnnkit.graph import Graph
+from gnnkit.graph.schema import Schema
 from gnnkit.kernels.dropout import derive, dropout
 from gnnkit.partition.base import Partition
 from gnnkit.partition.shard import Shard, cut_all
@@ -25,7 +27,7 @@ KEY = 11
 Parts = tuple[Tensor, ...]  # logits, gradient of the input, gradients of the weights
 
 
-class OneProcess(Adjacency):
+class OneProcess(PlainAdjacency):
     """The whole graph as a list of edges. Shares no code with the engine."""
 
     types: np.ndarray | None = None  # [num_edges]
@@ -39,22 +41,21 @@ class OneProcess(Adjacency):
         self.ids, self.src, self.dst = (list(column) for column in zip(*edges, strict=True)) if edges else ([], [], [])
         self.weight, self.edge_features, self.key, self.num_dst = weight, features, key, num_nodes
         self.edge_ids, self.src_nodes = torch.tensor(self.ids, dtype=torch.int64), torch.arange(num_nodes)
+        self.routes, self.by_type = LayerRoutes.local(num_nodes), OneProcessTypes(self)
         self.into = [[e for e, d in enumerate(self.dst) if d == v] for v in range(num_nodes)]
-        self.in_degree = self._sum(weight[:, None])[:, 0]
+        self.in_degree = self._sum_edges(weight[:, None])[:, 0]
         self.out_degree = torch.stack(
             [weight[[e for e, u in enumerate(self.src) if u == v]].sum() for v in range(num_nodes)]
         )
 
-    def _sum(self, rows: Tensor) -> Tensor:
+    def _sum_edges(self, rows: Tensor) -> Tensor:
         return torch.stack([rows[edges].sum(0) for edges in self.into])
 
-    def aggregate(self, x: Tensor, *, reduce: str = "sum", weight: Tensor | None = None) -> Tensor:
-        if weight is not None:
-            return self._sum(weight[:, :, None] * x[self.src])
-        if reduce == "max":
-            return self._max(x)
-        z = self._sum(self.weight[:, None] * x[self.src])
-        return z if reduce == "sum" else z / torch.where(self.in_degree == 0, 1, self.in_degree)[:, None]
+    def _add_up(self, x: Tensor) -> Tensor:
+        return self._sum_edges(self.weight[:, None] * x[self.src])
+
+    def _weighted_sum(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self._sum_edges(weight[:, :, None] * x[self.src])
 
     def _max(self, x: Tensor) -> Tensor:
         rows = []
@@ -72,30 +73,7 @@ class OneProcess(Adjacency):
         return torch.stack(rows)
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
-        return self._sum(message(x[self.src], slice(0, x.shape[1])))
-
-    def aggregate_relations(
-        self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
-    ) -> Tensor:
-        means: dict[tuple[int, int], Tensor] = {}  # by relation and node
-        for back, (src, dst) in enumerate(((self.src, self.dst), (self.dst, self.src))[: 1 + inverse]):
-            of_pair: dict[tuple[int, int], list[int]] = {}
-            for e, node in enumerate(dst):
-                relation = 0 if self.types is None else int(self.types[e])
-                of_pair.setdefault((relation + back * self.num_relations, node), []).append(e)
-            for pair, edges in of_pair.items():
-                total = self.weight[edges].sum()
-                means[pair] = sum((self.weight[e] * x[src[e]] for e in edges), x.new_zeros(x.shape[1])) / total
-        names, width = sorted(means), x.shape[1]
-        if blocks:
-            width //= self.num_relations * (1 + inverse)
-            means = {name: row[name[0] * width :][:width] for name, row in means.items()}
-        rows = torch.stack([means[name] for name in names]) if names else x[:0, :width]
-        pairs: Any = PlainPairs(names, self.num_dst, self.num_relations * (1 + inverse))
-        return combine(rows, pairs, slice(0, x.shape[1]))
-
-    def row_types(self, num_rows: int, num_types: int) -> Any:
-        return RowByRow(self.node_types[:num_rows])
+        return self._sum_edges(message(x[self.src], slice(0, x.shape[1])))
 
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
         return src[self.src] + dst[self.dst] + (0 if edge is None else edge)
@@ -107,28 +85,69 @@ class OneProcess(Adjacency):
                 result = result.index_put((torch.tensor(edges),), scores[edges].softmax(0))
         return result
 
-    def attend_relations(
-        self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
+    @property
+    def rank_graph(self) -> RankGraph:
+        raise NotImplementedError
+
+
+class OneProcessTypes(EdgesByType):
+    """The relations of a graph on one process."""
+
+    def __init__(self, graph: OneProcess) -> None:
+        self.graph = graph
+
+    @property
+    def edge_types(self) -> Tensor:
+        raise NotImplementedError
+
+    def typed_graph(self, schema: Schema, routes: LayerRoutes) -> Any:
+        raise NotImplementedError
+
+    def row_types(self, num_rows: int, num_types: int) -> Any:
+        return RowByRow(self.graph.node_types[:num_rows])
+
+    def sum(self, x: Tensor, combine: Combine, routes: LayerRoutes, *, inverse: bool, blocks: bool) -> Tensor:
+        graph = self.graph
+        means: dict[tuple[int, int], Tensor] = {}  # by relation and node
+        for back, (src, dst) in enumerate(((graph.src, graph.dst), (graph.dst, graph.src))[: 1 + inverse]):
+            of_pair: dict[tuple[int, int], list[int]] = {}
+            for e, node in enumerate(dst):
+                relation = 0 if graph.types is None else int(graph.types[e])
+                of_pair.setdefault((relation + back * graph.num_relations, node), []).append(e)
+            for pair, edges in of_pair.items():
+                total = graph.weight[edges].sum()
+                means[pair] = sum((graph.weight[e] * x[src[e]] for e in edges), x.new_zeros(x.shape[1])) / total
+        names, width = sorted(means), x.shape[1]
+        if blocks:
+            width //= graph.num_relations * (1 + inverse)
+            means = {name: row[name[0] * width :][:width] for name, row in means.items()}
+        rows = torch.stack([means[name] for name in names]) if names else x[:0, :width]
+        pairs: Any = PlainPairs(names, graph.num_dst, graph.num_relations * (1 + inverse))
+        return combine(rows, pairs, slice(0, x.shape[1]))
+
+    def attend(
+        self, x: Tensor, y: Tensor | None, attention: RelationAttention, routes: LayerRoutes, weigh: Weigh
     ) -> Tensor:
-        types = [0] * len(self.src) if self.types is None else [int(relation) for relation in self.types]
-        edges = list(zip(self.src, self.dst, types, self.ids, strict=True))
-        count, num_edges, added = self.num_relations, len(edges), attention.added
+        graph, added = self.graph, attention.added
+        types = [0] * len(graph.src) if graph.types is None else [int(relation) for relation in graph.types]
+        edges = list(zip(graph.src, graph.dst, types, graph.ids, strict=True))
+        count, num_edges = graph.num_relations, len(edges)
         if added.inverse:
-            edges += [(v, u, relation + count, e + num_edges + self.num_dst) for u, v, relation, e in edges]
+            edges += [(v, u, relation + count, e + num_edges + graph.num_dst) for u, v, relation, e in edges]
         if added.loops:
-            edges += [(v, v, added.count(count) - 1, num_edges + v) for v in range(self.num_dst)]
+            edges += [(v, v, added.count(count) - 1, num_edges + v) for v in range(graph.num_dst)]
         held: Any = EdgeByEdge(edges)
+        weighing = weigh(held.ids)
         scores = attention.scores(x, x if y is None else y, held)
         messages, place = attention.messages(x, held, slice(0, attention.width))
         weight, rows = torch.zeros_like(scores), []
-        for v in range(self.num_dst):
-            into = torch.tensor([e for e, edge in enumerate(edges) if edge[1] == v], dtype=torch.int64)
-            weight = weight.index_put((into,), scores[into].softmax(0))
-        if training and p > 0:
-            weight = dropout(weight, torch.tensor([edge[3] for edge in edges]), p, derive(self.key, 1))
-        for v in range(self.num_dst):
-            into = torch.tensor([e for e, edge in enumerate(edges) if edge[1] == v], dtype=torch.int64)
-            rows.append((weight[into, :, None] * messages[place][into]).sum(0))  # type: ignore[index]
+        into = [(held.entered == v).nonzero()[:, 0] for v in range(graph.num_dst)]
+        for of_row in into:
+            weight = weight.index_put((of_row,), scores[of_row].softmax(0))
+        if weighing.ids is not None:
+            weight = dropout(weight, held.ids, weighing.p, weighing.key)
+        for of_row in into:
+            rows.append((weight[of_row, :, None] * messages[place][of_row]).sum(0))  # type: ignore[index]
         return torch.stack(rows)
 
 
@@ -150,8 +169,8 @@ class EdgeByEdge:
     """Typed edges as a list, each with pairs of its own."""
 
     def __init__(self, edges: list[tuple[int, int, int, int]]) -> None:
-        columns = [[edge[i] for edge in edges] for i in range(3)]
-        self.rows, self.entered, self.types = (torch.tensor(column, dtype=torch.int64) for column in columns)
+        columns = [[edge[i] for edge in edges] for i in range(4)]
+        self.rows, self.entered, self.types, self.ids = (torch.tensor(column, dtype=torch.int64) for column in columns)
         self.from_pairs = torch.arange(len(edges))
         self.sources, self.targets = EdgeEnds(self.rows, self.types), EdgeEnds(self.entered, self.types)
 

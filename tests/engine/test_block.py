@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnnkit.engine import BlockAdjacency, BlockLayers
 from gnnkit.graph import CSC, Block, Graph
-from gnnkit.partition import loops
+from gnnkit.partition import degrees
 from gnnkit.partition.degrees import Degrees
 from gnnkit.sampler import FullSampler
 from tests.engine.reference import OneProcess, whole_graph
@@ -86,17 +86,6 @@ def test_a_block_of_all_in_edges_equals_the_whole_graph(kind: str, seeds: list[i
     assert block.num_dst == len(seeds)
 
 
-def test_a_model_with_loops_finds_none_missing() -> None:
-    graph = make_graph(20)
-    looped = set(graph.csc.indices[graph.csc.indices == np.repeat(np.arange(12), np.diff(graph.csc.indptr))].tolist())
-    for self_loops in (False, True):
-        adjacency, _ = of_block(graph, list(range(12)), self_loops)
-        lacks = [node not in looped and not self_loops for node in range(12)]
-        assert adjacency.lacks_loop.tolist() == lacks
-        reference = adjacency.in_degree + 2.0 * torch.tensor(lacks)
-        assert torch.equal(adjacency.degree_with_halo(2.0), reference)
-
-
 def test_a_drawn_edge_counts_as_often_as_its_row_has_edges() -> None:
     csc = CSC(np.array([0, 4, 4]), np.array([0, 1, 1, 0]), np.array([1.0, 2.0, 3.0, 4.0]))
     graph = Graph(csc, np.zeros((2, 1)), np.zeros(2, np.int64), np.ones(2, np.int8))
@@ -135,11 +124,11 @@ def test_nothing_that_a_model_does_not_ask_for_is_computed() -> None:
 
 @pytest.mark.parametrize("at_a_time", [1, 7, 1000])
 def test_loops_are_found_however_many_edges_are_read_at_a_time(at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "_EDGES_AT_A_TIME", at_a_time)
+    monkeypatch.setattr(degrees, "_EDGES_AT_A_TIME", at_a_time)
     for num_edges in (0, 60):
         csc = make_graph(num_edges).csc
         reference = [v in csc.indices[csc.indptr[v] : csc.indptr[v + 1]] for v in range(csc.num_nodes)]
-        assert loops.looped(csc).tolist() == reference
+        assert degrees.looped(csc).tolist() == reference
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

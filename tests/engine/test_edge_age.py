@@ -15,7 +15,7 @@ from gnnkit.engine.visible import TimedEdges, TimedLayers
 from gnnkit.graph import CSC, Graph, RelationGroups
 from gnnkit.graph.edge_order import in_time_order
 from gnnkit.graph.times import ALWAYS, NEVER
-from gnnkit.model.adapt import adapted
+from gnnkit.model.unchanged import adapted
 from gnnkit.sampler import NeighborSampler
 
 LOW, HIGH = ALWAYS + 1, NEVER - 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnkit.engine import BlockAdjacency, BlockLayers, Subgraph
+from gnnkit.engine import BlockAdjacency, BlockLayers, as_one_graph
 from gnnkit.graph import Block, Graph
 from gnnkit.sampler import FullSampler, NeighborSampler, Sampler
 
@@ -36,7 +36,7 @@ def test_each_node_has_the_edges_of_the_hop_that_reached_it(sampler: Sampler) ->
             begin, end = block.indptr[row : row + 2]
             assert block.edge_ids is not None
             reference.setdefault(node, block.edge_ids[begin:end].tolist())
-    subgraph, rows = Subgraph.of(layers)
+    subgraph, rows = as_one_graph(layers)
     nodes = subgraph.src_nodes.numpy()
     assert nodes[:3].tolist() == [7, 3, 30]
     assert np.array_equal(nodes, blocks[0].src_nodes[rows.numpy()])
@@ -56,7 +56,7 @@ def test_each_node_has_the_edges_of_the_hop_that_reached_it(sampler: Sampler) ->
 def test_drawn_edges_have_the_weights_and_features_of_the_graph() -> None:
     graph = make_graph()
     _, layers = drawn(graph, NeighborSampler([2, 2]), [1, 2])
-    subgraph, _ = Subgraph.of(layers)
+    subgraph, _ = as_one_graph(layers)
     ids = subgraph.edge_ids.numpy()
     assert graph.csc.weight is not None
     assert graph.edge_features is not None
@@ -68,5 +68,5 @@ def test_drawn_edges_have_the_weights_and_features_of_the_graph() -> None:
 
 def test_a_batch_without_seeds_is_an_empty_graph() -> None:
     _, layers = drawn(make_graph(), NeighborSampler([2, 2]), [])
-    subgraph, rows = Subgraph.of(layers)
+    subgraph, rows = as_one_graph(layers)
     assert (subgraph.num_dst, subgraph.num_edges, len(rows)) == (0, 0, 0)

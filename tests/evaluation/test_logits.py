@@ -24,8 +24,7 @@ from gnnkit.graph import Floats, Split
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.strategy import Worker
-from gnnkit.task.evaluation import Evaluation
-from gnnkit.task.evaluation.logits import MIB, ChunkEvaluation, chunks
+from gnnkit.task.evaluation import MIB, ChunkEvaluation, Evaluation, chunks
 from tests.cases import exhaustive
 from tests.models import MODELS
 

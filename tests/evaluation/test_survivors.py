@@ -18,7 +18,7 @@ from gnnkit.graph import Graph
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.partition.store.parts import RankParts
-from gnnkit.result.folder import PREPARED
+from gnnkit.result.result import PREPARED
 from gnnkit.strategy import Worker
 from gnnkit.task.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.task.node_classification import NodeClassification

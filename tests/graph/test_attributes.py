@@ -87,7 +87,7 @@ def test_types_that_dgl_keeps_of_one_graph_are_read() -> None:
     assert actual.node_types == (("0", 2), ("1", 1))
     np.testing.assert_array_equal(actual.edge_types, [1, 1, 0])  # in the order of destinations
     graph.ndata["_TYPE"] = torch.tensor([1, 0, 1])
-    with pytest.raises(UserError, match=r"^ndata\._TYPE: nodes must be sorted by type"):
+    with pytest.raises(UserError, match=r"^ndata\['_TYPE'\]: nodes must be sorted by type"):
         Graph.of(graph)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from gnnkit_formats.dates import FORMS
 from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.values import FORMS
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
@@ -129,7 +129,7 @@ def test_times_of_rows_may_have_any_form(reader: str, form: str, tmp_path: Path)
     assert graph.edge_time is not None
     assert (in_order(graph, graph.edge_time), graph.time_unit) == (plain, "us")
     assert set(graph.node_time.tolist()) == {plain[0] - 5 * 60 * 10**6}  # type: ignore[union-attr]
-    assert (graph.feature_names, graph.edge_feature_names, graph.date_columns) == (None, None, None)
+    assert (graph.feature_names, graph.edge_feature_names, graph.column_forms) == (None, None, None)
 
 
 @every_reader

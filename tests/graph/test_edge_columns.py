@@ -12,7 +12,7 @@ from gnnkit_formats.duplicates import JOIN, without_duplicates
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, EdgeColumns, Graph
 from gnnkit.graph.edge_columns import CONTEXT, REVERSE, RULES, read_edge_split
-from gnnkit.partition.loops import AddedLoops
+from gnnkit.partition.degrees import AddedLoops
 from gnnkit.partition.shard import Shard, uncut
 
 SRC, DST = np.array([0, 0, 2, 0, 1]), np.array([1, 1, 1, 2, 1])

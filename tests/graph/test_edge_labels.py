@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from gnnkit_formats.edges import EdgeFolder
 from gnnkit_formats.npz import Npz
 from torch_geometric.data import Data, HeteroData
 
+from gnnkit import config
+from gnnkit.config.settings import settle
 from gnnkit.dataset.saved import Saved
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
+from gnnkit.prepare.inputs import load
 
 SRC, DST, AMOUNT = [0, 2, 1, 3], [1, 0, 2, 0], [5.0, 6.0, 7.0, 8.0]
 FRAUD, SPLIT = [1, 0, 1, -1], ["train", "val", "test", ""]
@@ -179,3 +183,30 @@ def test_data_without_the_column_have_no_labels_and_say_so(tmp_path: Path) -> No
 def test_wrong_fields_are_errors(fields: Any, told: str) -> None:
     with pytest.raises(UserError, match=told):
         Graph.from_edges(SRC, DST, 4, **fields)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("split", [[0.4, 0.3, 0.3], {"by": "time", "shares": [0.4, 0.3, 0.3]}], ids=["random", "time"])
+def test_a_split_of_nodes_is_no_split_of_edges(tmp_path: Path, split: Any) -> None:
+    table().drop(columns="split").assign(time=[1, 2, 3, 4]).to_csv(tmp_path / "edges.csv", index=False)
+    (tmp_path / "nodes.csv").write_text("id,label,split\n0,a,train\n1,b,val\n2,a,test\n3,b,\n")
+    graph = EdgeFolder(str(tmp_path), symmetrize=True, edge_label="fraud", split=split).load()
+    assert graph.edge_split is not None
+    assert sorted(graph.edge_split[graph.edge_split > 0].tolist()) == [1, 2, 3]
+    assert (graph.split.tolist(), graph.class_names) == ([1, 2, 3, 0], ("a", "b"))
+
+
+@pytest.mark.parametrize("task", ["edge_classification", "node_classification"])
+def test_a_task_on_edges_refuses_a_misspelt_column(
+    tmp_path: Path, task: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table(["yes", "no", "yes", "no"]).drop(columns="split").to_csv(tmp_path / "edges.csv", index=False)
+    keys = ["dataset=edges", f"dataset.root={tmp_path}", "dataset.edge_label=frad", "strategy=vertex_centric"]
+    settings = settle(config.compose([*keys, f"task={task}"]))
+    message = r"edges.csv has no 'frad' \(dataset.edge_label\), only src, dst, amount, fraud"
+    if task == "edge_classification":
+        with pytest.raises(UserError, match=message):
+            load(settings)
+        return
+    load(settings)
+    assert re.search(f"warning: .*{message}", capfd.readouterr().err)

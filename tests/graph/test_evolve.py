@@ -49,7 +49,7 @@ def full_graph() -> Graph:
         edge_time=np.arange(M),
         node_time=np.arange(N),
         time_unit="s",
-        date_columns=["a"],
+        column_forms=["dates: a"],
         val_negatives=[[1, 2]],
         test_negatives=[[1, 2]],
     ).evolve(val_edges=[[0, 1]], test_edges=[[1, 2]], time_borders=(3, 5))
@@ -90,7 +90,7 @@ CHANGES: dict[str, list[Any]] = {
     "node_time": [None, np.zeros(N, int), np.ones(N), np.zeros(3, int)],
     "time_unit": [None, "ns", "h"],
     "time_borders": [None, (1, 2), (5, 3), ("a", "b")],
-    "date_columns": [None, ("b",)],
+    "column_forms": [None, ("dates: b",)],
 }
 
 

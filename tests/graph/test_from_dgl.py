@@ -79,7 +79,7 @@ def test_one_of_several_splits_is_chosen() -> None:
     source_graph.ndata["train_mask"] = torch.eye(3).bool()
     assert Graph.from_dgl(source_graph, split=1).split.tolist() == [0, 1, 0]
     with pytest.raises(
-        UserError, match=r"ndata\.train_mask has shape \[3, 3\], with one split per column: choose one with split="
+        UserError, match=r"ndata\['train_mask'\] has shape \[3, 3\], with one split per column: choose one with split="
     ):
         Graph.from_dgl(source_graph)
 

@@ -71,6 +71,7 @@ def test_tensors_are_features_and_unnamed_attributes_are_told() -> None:
         ({"features": "mixed"}, "nodes, attribute 'mixed' mixes float, str: give all values one type"),
         ({"features": "ragged"}, "nodes, column 'ragged', row 1: 1 numbers, expected 2 as in row 0"),
         ({"weight": "w", "edge_features": "few"}, "edges, column 'few', row 0: is empty"),
+        ({"weight": "few"}, r"edges, column 'few', row 0: is empty .* lists$"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Graph.from_networkx")
@@ -86,7 +87,12 @@ def test_errors_name_the_attribute(keys: dict[str, str], message: str) -> None:
 
 
 def test_a_graph_without_nodes_has_no_ids_and_other_values_are_refused() -> None:
-    empty = Graph.from_networkx(nx.DiGraph())
+    with pytest.warns(UserWarning, match="edges has no rows"):
+        empty = Graph.from_networkx(nx.DiGraph(), features="x")
     assert (empty.num_nodes, empty.num_edges, empty.node_ids) == (0, 0, None)
+    with pytest.raises(UserError, match=r"row 1: '1' occurs a second time, after row 0$"):
+        Graph.from_networkx(nx.Graph([(1, "1"), (2, 3)]))
+    with pytest.raises(UserError, match=r"^nodes, column '\(node\)', row 1: 'NA' is empty"):
+        Graph.from_networkx(nx.Graph([("ann", "NA")]))
     with pytest.raises(UserError, match="expected a graph of networkx, got list"):
         Graph.from_networkx([(0, 1)])

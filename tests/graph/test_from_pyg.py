@@ -228,7 +228,7 @@ def test_wrong_splits_of_a_relation_are_refused() -> None:
         Graph.from_pyg(train, val=val)
     _, train, val, test = shop_of()
     val["user"].num_nodes = 13
-    with pytest.raises(UserError, match=r"val has \[13, 9\] nodes at the ends of user-buys-item, unlike the graph"):
+    with pytest.raises(UserError, match=r"val has \[13, 9\] nodes at the ends of user-buys-item, the graph that"):
         Graph.from_pyg(train, val=val)
     test["user", "buys", "item"].edge_label_index[1, 0] = 9
     with pytest.raises(UserError, match=r"test.edge_label_index\[1\]\[\d+\] = 9 is out of range"):
@@ -267,6 +267,16 @@ def test_attributes_without_a_meaning_are_named_in_one_warning() -> None:
         warnings.simplefilter("error")
         graph = Graph.from_pyg(data_of(pos=torch.zeros(30, 2), edge_type=torch.zeros(5)))
     assert graph.edge_types is None  # one type is no type
+
+
+def test_times_of_as_many_rows_as_edges_belong_to_edges() -> None:
+    data = data_of()
+    data.time = torch.arange(data.num_edges)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        graph = Graph.from_pyg(data)
+    assert graph.node_time is None
+    np.testing.assert_array_equal(np.sort(graph.edge_time), np.arange(data.num_edges))  # type: ignore[arg-type]
 
 
 def test_ids_of_a_subgraph_are_kept() -> None:
@@ -309,7 +319,9 @@ def test_wrong_splits_of_links_are_refused() -> None:
         Graph.from_pyg(train, val=val)
     with pytest.raises(UserError, match="test has no edge_label_index, which RandomLinkSplit makes"):
         Graph.from_pyg(train, test=data)
-    with pytest.raises(UserError, match="val has 5 nodes, the graph that trains has 30"):
+    with pytest.raises(
+        UserError, match=r"val has \[5, 5\] nodes at the ends of edges, the graph that trains has \[30, 30\]"
+    ):
         Graph.from_pyg(train, val=Data(torch.zeros(5, 1)))
     val.edge_label = torch.ones(3)
     with pytest.raises(

@@ -26,8 +26,8 @@ from gnnkit_import.progress import Journal, ProgressReporter
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.graph.ids import MAX_EXACT, narrow_text, whole_numbers
-from gnnkit.graph.missing import MISSING
+from gnnkit.graph.cells import MISSING, narrow_text, whole_numbers
+from gnnkit.graph.labels import MAX_EXACT
 from tests.cases import few
 
 Columns = dict[str, list[Any]]

@@ -84,7 +84,7 @@ def test_given_negative_destinations_rank_the_held_out_events(tmp_path: Path) ->
     def others(events: np.ndarray) -> np.ndarray:
         return first + (events[:, 1:] - first + np.arange(1, count)) % count
 
-    graph = graph.evolve(val_negatives=others(links.val), test_negatives=others(links.test))
+    graph = graph.evolve(val_negatives=others(links.val.pairs), test_negatives=others(links.test.pairs))
     _, links = LinkPrediction(top_k=None).prepare(graph)
-    assert links.eval_negatives == count - 1
-    np.testing.assert_array_equal(links.test_negatives, others(links.test))
+    assert links.evaluation.count == count - 1
+    np.testing.assert_array_equal(links.test.negatives, others(links.test.pairs))

@@ -25,8 +25,8 @@ from gnnkit_formats.edges import EdgeFolder
 from gnnkit_formats.pieces import Room
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
+from gnnkit_import.passes import WorkGroup
 from gnnkit_import.progress import Journal, ProgressReporter
-from gnnkit_import.work_group import SequentialGroup
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
@@ -280,9 +280,7 @@ def _imported(form: str) -> Callable[[Tables, Path], Graph | None]:
         pieces, work = in_pieces(_write(given, folder, form)), folder / "work"
         work.mkdir()
         room, journal = Room(1 << 26, 1, bucket=7), Journal(work, "asked")
-        return Graph.load(
-            import_graph(pieces, work, room, journal, ProgressReporter(quiet=True), group=SequentialGroup(2))
-        )
+        return Graph.load(import_graph(pieces, work, room, journal, ProgressReporter(quiet=True), group=WorkGroup(2)))
 
     return read
 

@@ -18,7 +18,7 @@ from torch_geometric.data import TemporalData
 from gnnkit.dataset.saved import Saved
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
-from gnnkit.graph.time_split import TimeSplit, parts_of, read_split
+from gnnkit.graph.split import TimeSplit, parts_of, read_split
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.task.link_prediction import LinkPrediction
 
@@ -134,11 +134,11 @@ def test_a_random_split_of_rows_with_dates_of_any_name_is_warned_of(name: str, t
         pd.DataFrame({**rows, name: form} if table == of else rows) for of, rows in (("edges", EDGES), ("nodes", NODES))
     )
     graph = Graph.from_tables(edges, nodes)
-    for door in (lambda: graph.draw_split([0.5, 0.25, 0.25]), lambda: LinkPrediction(val_share=0.3).prepare(graph)):
-        with pytest.warns(
-            UserWarning, match=r"the split is drawn at random, and .* holds times: .* dataset\.split='{by: time"
-        ):
-            door()
+    split_links = LinkPrediction(val_share=0.3).prepare
+    for kind, draw in (("nodes", lambda: graph.draw_split([0.5, 0.25, 0.25])), ("edges", lambda: split_links(graph))):
+        remedy = r"dataset\.split='{by: time" if kind == table else f"needs times of {kind}: dataset.time=COLUMN"
+        with pytest.warns(UserWarning, match=f"the split is drawn at random, and .* holds times: .*{remedy}"):
+            draw()
 
 
 def test_a_random_split_of_events_is_warned_of_and_of_rows_without_times_is_not() -> None:

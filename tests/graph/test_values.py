@@ -22,12 +22,12 @@ from gnnkit_formats.edges import EdgeFolder
 from gnnkit_formats.pieces import Room
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
+from gnnkit_import.passes import WorkGroup
 from gnnkit_import.progress import Journal, ProgressReporter
-from gnnkit_import.work_group import SequentialGroup
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.graph.missing import MISSING
+from gnnkit.graph.cells import MISSING
 
 Columns = dict[str, list[Any]]
 Reader = Callable[[Path, Columns, Columns, dict[str, Any]], Graph]
@@ -68,9 +68,7 @@ def importer(form: str) -> Reader:
     def read(folder: Path, nodes: Columns, edges: Columns, options: dict[str, Any]) -> Graph:
         pieces = in_pieces(EdgeFolder(str(write(folder, form, nodes, edges)), symmetrize=False, **options))
         room, journal = Room(1 << 26, 1, bucket=7), Journal(folder, "asked")
-        return Graph.load(
-            import_graph(pieces, folder, room, journal, ProgressReporter(quiet=True), group=SequentialGroup(2))
-        )
+        return Graph.load(import_graph(pieces, folder, room, journal, ProgressReporter(quiet=True), group=WorkGroup(2)))
 
     return read
 
@@ -152,7 +150,7 @@ def test_the_words_for_missing_may_be_others(reader: str, tmp_path: Path) -> Non
     assert graph.feature_names == ("town=Oslo", "town=none")
     assert graph.class_names == ("cat", "unknown")
     (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match=r"missing=none must be a list of words, such as \[none,unknown\]"):
+    with pytest.raises(UserError, match=r"missing=none must be a list of words and numbers, such as \[none,-999\]"):
         read(reader, tmp_path / "other", nodes, missing="none")
 
 

@@ -120,6 +120,8 @@ CALLS: dict[str, tuple[Callable[[Path], Any], str]] = {
         "model=pagerank is iterated, and has no trained parameters: its values are in the run folder",
     ),
     "predict, nothing": (lambda _: gnnkit.predict(None), "checkpoint=None must be a path"),  # type: ignore[arg-type]
+    "predict, no run": (lambda _: gnnkit.predict("."), "checkpoint=. has no config.yaml: choose the folder of a run"),
+    "train, an empty folder": (train(folder=""), "folder='' must be a path"),
     "predict, no folder": (lambda _: gnnkit.predict("nofolder"), "checkpoint=nofolder is not a folder: choose"),
     "predict, overrides": (lambda run: gnnkit.predict(run, overrides=42), "overrides=42 must be a list"),  # type: ignore[arg-type]
 }

@@ -18,10 +18,9 @@ from gnnkit.graph import Graph, Relation, SparseFeatures
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.result.result import Result
 from gnnkit.strategy.fetched_batches import Draw
-from gnnkit.task import labelled_edges
-from gnnkit.task.evaluation import timed
-from gnnkit.task.evaluation.timed import TimedEvaluation
-from gnnkit.training import chance
+from gnnkit.task import evaluation, labelled_edges
+from gnnkit.task.evaluation import TimedEvaluation
+from gnnkit.training import monitor
 from gnnkit.training.module import TrainingModule
 from gnnkit.utils.checks import Array
 from tests.cases import exhaustive, few, in_turn
@@ -152,9 +151,9 @@ def test_workers_and_evaluation_batches_change_no_figure(pick: str, train: Calla
 def test_evaluations_by_time_during_training_measure_validation_nodes(
     time: str, splits: set[str], train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chance, "MIN_STEPS", 1)  # so that an evaluation compares training nodes with chance
+    monkeypatch.setattr(monitor, "MIN_STEPS", 1)  # so that an evaluation compares training nodes with chance
     judged = []
-    monkeypatch.setattr(chance, "learned_nothing", lambda task, measured, *_: judged.append(measured))
+    monkeypatch.setattr(monitor, "learned_nothing", lambda task, measured, *_: judged.append(measured))
     result = train(reported(), time)
     lines = map(json.loads, (result.folder / "epochs.jsonl").read_text(encoding="utf-8").splitlines())
     evaluations = [line["figures"] for line in lines if "figures" in line]
@@ -193,7 +192,7 @@ def test_evaluation_batches_of_any_size_have_the_same_bits(
         def split(rows: Array, *_: Any, size: int = size) -> list[Array]:
             return np.split(rows, range(size, len(rows), size))
 
-        monkeypatch.setattr(timed, "chunks", split)
+        monkeypatch.setattr(evaluation, "chunks", split)
         result = train(graph, **options | {"model": Sums()})
         figures = {name: value for name, value in result.items() if name.startswith(("val_", "test_"))}
         rows = logits(result) if options["write"] else None

@@ -14,7 +14,7 @@ from lightning.fabric.loggers.csv_logs import _ExperimentWriter as CsvWriter
 from torch.utils.tensorboard import SummaryWriter
 
 from gnnkit.__main__ import main
-from gnnkit.errors import UserError
+from gnnkit.errors import UserError, of_disk
 from gnnkit.utils import storage
 from tests.cases import few
 from tests.folders import digests_of
@@ -100,7 +100,7 @@ def test_a_full_disk_names_the_file_and_the_same_command_works_later(
 def test_each_error_of_a_disk_has_a_cure(number: int, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"x.json") as caught, storage.naming(tmp_path / "x.json"):
         raise OSError(number, os.strerror(number), *([str(tmp_path / "x.json")] if number == errno.EACCES else []))
-    told = str(storage.of_disk(caught.value))
+    told = str(of_disk(caught.value))
     assert told.startswith(f"{tmp_path / 'x.json'}: {os.strerror(number)}: ")
 
 
@@ -109,7 +109,7 @@ def test_other_errors_stay_as_they_are(tmp_path: Path) -> None:
         with pytest.raises(type(error)) as caught, storage.naming(tmp_path):
             raise error
         assert caught.value is error
-        assert storage.of_disk(error) is None
+        assert of_disk(error) is None
 
 
 @pytest.mark.slow
@@ -143,4 +143,4 @@ def test_a_line_that_finds_no_room_names_its_file(tmp_path: Path) -> None:
         lines.add("b")
     assert (tmp_path / "x.jsonl").read_text() == "a\n"
     with pytest.raises(UserError):
-        raise storage.of_disk(OSError(errno.ENOSPC, "full", "x")) or KeyError
+        raise of_disk(OSError(errno.ENOSPC, "full", "x")) or KeyError

@@ -11,8 +11,8 @@ from gnnkit import plugins
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
-from gnnkit.jobs import dispatch
-from gnnkit.jobs.job import Job
+from gnnkit.jobs import check, start
+from gnnkit.jobs.job import Job, import_for_training
 from gnnkit.jobs.order import Order
 from tests.cases import few
 
@@ -38,7 +38,7 @@ def jobs_without_training() -> list[str]:
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda overrides: overrides[-1].partition("=")[0])
 def test_keys_of_plugins_are_checked_whether_or_not_a_job_reads_them(job: str, wrong: tuple[str, ...]) -> None:
     order = Order(settle(compose([f"job={job}", "dataset=synthetic", *NEEDED.get(job, ()), *wrong])))
-    for call in (dispatch.check, dispatch.start):
+    for call in (check, start):
         with pytest.raises(UserError, match=f"^{WRONG[wrong]}"):
             call(order)
 
@@ -46,9 +46,9 @@ def test_keys_of_plugins_are_checked_whether_or_not_a_job_reads_them(job: str, w
 @pytest.mark.parametrize("imported", [True, False])
 def test_imports_for_training_are_optional(imported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimpleNamespace(module_available=None)
-    monkeypatch.setattr(dispatch, "_MODULES", ("no_such_module",))
+    monkeypatch.setattr("gnnkit.jobs.job._MODULES", ("no_such_module",))
     monkeypatch.setitem(sys.modules, "lightning.fabric.utilities.cloud_io", files)
     if not imported:
         del sys.modules["lightning.fabric.utilities.cloud_io"]
-    dispatch.import_for_training()
+    import_for_training()
     assert (files.module_available == sys.modules.__contains__) == imported

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gnnkit import config
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
-from gnnkit.jobs import Order, dispatch, fits
+from gnnkit.jobs import Order, check, fits
 
 FULL, SAMPLED, PRESET = (f"strategy={name}" for name in ("vertex_centric", "individual_sample", "preset_workload"))
 PROGRAM = [FULL, "model=pagerank"]
@@ -124,7 +124,7 @@ def test_each_row_refuses_a_configuration(
     (tmp_path / "config.yaml").write_text(json.dumps(plain))
     pattern = ".*".join(map(re.escape, re.split(r"\{.*?\}", message)))
     with pytest.raises(UserError, match=f"^{pattern}$"):
-        dispatch.check(Order(settle(plain), model=model))
+        check(Order(settle(plain), model=model))
 
 
 @pytest.mark.parametrize(
@@ -140,18 +140,18 @@ def test_default_fanouts_have_a_hop_for_each_layer(
     overrides: list[str], fanouts: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     overrides = [SAMPLED, *overrides]
-    order = dispatch.check(Order(settle(config.compose(overrides)), overrides=overrides))
+    order = check(Order(settle(config.compose(overrides)), overrides=overrides))
     assert order.settings.sampler is not None
     assert order.settings.sampler.arguments["fanouts"] == fanouts
     assert ("one hop for each of the model's" in capfd.readouterr().out) == (len(fanouts) != 2)
     overrides = [*overrides, "sampler.fanouts=[5,5,5,5]"]
     with pytest.raises(UserError, match=r"sampler\.fanouts has 4 hops, but model\.num_layers="):
-        dispatch.check(Order(settle(config.compose(overrides)), overrides=overrides))
+        check(Order(settle(config.compose(overrides)), overrides=overrides))
 
 
 def test_a_sampler_of_all_neighbours_has_a_hop_for_each_layer() -> None:
     for layers in (1, 3):
         overrides = [SAMPLED, "sampler=full", f"model.num_layers={layers}"]
-        sampler = dispatch.check(Order(settle(config.compose(overrides)), overrides=overrides)).settings.sampler
+        sampler = check(Order(settle(config.compose(overrides)), overrides=overrides)).settings.sampler
         assert sampler is not None
         assert sampler.create().num_hops == layers

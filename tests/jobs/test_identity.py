@@ -13,13 +13,13 @@ from torch.nn.parameter import is_lazy
 
 from gnnkit import config
 from gnnkit.comm import Communicator
+from gnnkit.comm.agreement import agree, difference
 from gnnkit.comm.threads import Threads
 from gnnkit.config.settings import Settings, settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order
 from gnnkit.jobs.models import share_state
 from gnnkit.jobs.run import identity
-from gnnkit.launch.handshake import agree, difference
 from gnnkit.model.gcn import GCN
 from tests.comm.processes import run_gloo
 

@@ -17,9 +17,9 @@ from gnnkit_report import Report, ReportKeys
 from gnnkit import config, plugins
 from gnnkit.config.settings import Settings, settle
 from gnnkit.errors import UserError
-from gnnkit.jobs import Order, lock, start
+from gnnkit.jobs import Order, start
 from gnnkit.jobs import folder as run_folders
-from gnnkit.jobs.lock import locked
+from gnnkit.jobs.folder import locked
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +134,10 @@ def test_a_job_that_was_refused_while_reading_can_be_tried_again(tmp_path: Path)
 def test_a_lock_that_its_holder_removes_meanwhile_is_taken_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, is_at = iter([False]), lock._is_at
-    monkeypatch.setattr(lock, "_is_at", lambda *of: next(found, None) is None and is_at(*of))
+    found, is_at = iter([False]), run_folders._is_at
+    monkeypatch.setattr(run_folders, "_is_at", lambda *of: next(found, None) is None and is_at(*of))
     with locked(tmp_path):
-        assert (tmp_path / lock.NAME).read_text().startswith(f"process {os.getpid()} on ")
+        assert (tmp_path / run_folders.LOCK).read_text().startswith(f"process {os.getpid()} on ")
         with pytest.raises(UserError, match="is writing there"), locked(tmp_path):
             raise AssertionError
     assert not any(tmp_path.iterdir())
@@ -149,9 +149,9 @@ def _unusable(folder: Path) -> dict[str, Path]:
     (folder / "dangling").symlink_to(folder / "nowhere" / "deeper")
     (folder / "circle").symlink_to(folder / "circle")
     (folder / "locked").mkdir()
-    (folder / "locked" / lock.NAME).symlink_to(folder / "nowhere" / "lock")
+    (folder / "locked" / run_folders.LOCK).symlink_to(folder / "nowhere" / "lock")
     (folder / "no file").mkdir()
-    (folder / "no file" / lock.NAME).mkdir()
+    (folder / "no file" / run_folders.LOCK).mkdir()
     return {
         "no process": Path("/proc/x/y"),
         "one level": Path("/proc/x"),

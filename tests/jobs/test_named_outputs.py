@@ -70,6 +70,13 @@ def test_graphs_without_ids_and_names_have_numbers(tmp_path: Path) -> None:
     assert set(table["class"]) <= {0, 1, 2}
 
 
+def test_several_node_types_are_a_column(tmp_path: Path) -> None:
+    graph = replace(random_graph(), node_types=(("paper", 30), ("author", 10)))
+    train(tmp_path / "run", graph, "parquet", ["predictions", "embeddings"], types="ignore")
+    for name in ("predictions", "embeddings"):
+        assert columns(tmp_path / f"run/{name}.parquet")["type"] == ["paper"] * 30 + ["author"] * 10
+
+
 def test_other_tasks_have_columns_of_their_own(tmp_path: Path) -> None:
     graph = replace(random_graph(), node_ids=IDS)
     sets = replace(graph, labels=np.eye(40, 3, dtype=bool), class_names=NAMES)

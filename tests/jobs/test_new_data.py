@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 
 from gnnkit import config
 from gnnkit.__main__ import main
+from gnnkit.config.settings import settle
+from gnnkit.errors import UserError
+from gnnkit.prepare.inputs import load
 from tests.conftest import Install
 
 OWN = {"name": "edges", "root": "old", "symmetrize": True, "row_normalize": True, "num_nodes": None, "sort_ids": False,
@@ -114,6 +118,15 @@ def test_a_table_in_another_order_without_labels_is_predicted_as_trained(
         alike = np.array_equal(np.load(tmp_path / name / "logits.npy"), np.load(tmp_path / "run/logits.npy"))
         assert (error == "") == alike == (name != "told")
     assert error == "gnnkit: warning: dataset.symmetrize=false: the model of run was trained with true\n"
+
+
+def test_a_column_that_the_model_reads_is_not_ignored_to_predict(tmp_path: Path) -> None:
+    write_tables(tmp_path / "data", ["id", "day"], [[0, "03/04/2021"], [1, "05/06/2021"]], np.array([[0, 1], [1, 0]]))
+    settings = settle(config.compose(["strategy=auto", "dataset=edges", f"dataset.root='{tmp_path / 'data'}'"]))
+    with pytest.raises(UserError, match=r"'03/04/2021', .*: write dates as .*dataset\.ignore=\[day\]"):
+        load(settings)
+    with pytest.raises(UserError, match=r"leaves the column out, but not if the model of run reads it$"):
+        load(replace(settings, checkpoint="run"))
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import gnnkit
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.prepare import placed
+from gnnkit.prepare import facts
 from tests.cases import few, pairwise
 from tests.runs import BARE
 
@@ -113,18 +113,6 @@ def test_threads_read_what_io_uring_reads(run: Run, tmp_path: Path, monkeypatch:
     assert threads["features_read"]["bytes"] == run("shared", ON_DISK)["features_read"]["bytes"]
 
 
-@few("way", [way for way in WAYS if way != "cached"], default=["shared", "owners"])
-def test_a_plan_counts_the_bytes_that_a_run_reads(way: str, run: Run, tmp_path: Path) -> None:
-    planned = train(tmp_path / "plan", job="plan", features=ON_DISK, **WAYS[way])["features_read"]
-    result = run(way, ON_DISK)
-    for name in ("bytes_by_epoch", "rows_by_epoch"):
-        assert result["features_read"][name][:2] == planned[name]
-    assert planned["bytes"] > 0
-    lines = (result.folder / "epochs.jsonl").read_text().splitlines()
-    by_epoch = [sum(found["bytes_read"]) for found in map(json.loads, lines) if "bytes_read" in found]
-    assert 0 < sum(by_epoch) <= result["features_read"]["bytes"]
-
-
 @few(("dtype", "cache"), itertools.product([np.float16, np.float32, np.float64], [CACHE, 0]), default=1)
 def test_rows_of_every_type_scaled_and_filled(dtype: Any, cache: int, tmp_path: Path) -> None:
     empty = np.arange(0, N, 7)
@@ -186,9 +174,9 @@ def test_auto_goes_by_the_memory_at_hand_and_says_why(
 ) -> None:
     keys = WAYS["shared"]
     told = {}
-    monkeypatch.setattr(placed, "_process_bytes", lambda *_: 0)
+    monkeypatch.setattr(facts, "_process_bytes", lambda *_: 0)
     for name, free in (("memory", 10**11), ("disk", 0)):
-        monkeypatch.setattr(placed, "available_memory", lambda free=free: free)
+        monkeypatch.setattr(facts, "available_memory", lambda free=free: free)
         result = train(tmp_path / name, **keys)
         told[name] = capsys.readouterr().out
         assert ("features_read" in result) == (name == "disk")
@@ -206,8 +194,8 @@ def test_auto_goes_by_the_memory_at_hand_and_says_why(
 def test_what_does_not_fit_is_refused_before_ranks_start(
     features: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placed, "_process_bytes", lambda *_: 0)
-    monkeypatch.setattr(placed, "available_memory", lambda: 0)
+    monkeypatch.setattr(facts, "_process_bytes", lambda *_: 0)
+    monkeypatch.setattr(facts, "available_memory", lambda: 0)
     with pytest.raises(UserError, match=re.escape(message)):
         train(tmp_path / "run", features=features, **WAYS["shared"])
 
@@ -215,7 +203,7 @@ def test_what_does_not_fit_is_refused_before_ranks_start(
 def test_processes_that_memory_does_not_hold_are_refused_with_what_they_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placed, "available_memory", lambda: placed.BASE)
+    monkeypatch.setattr(facts, "available_memory", lambda: facts.BASE)
     needed = r"workers=2: the processes of this host need 94\d MB of memory in addition to features, and 419 MB is free"
     with pytest.raises(UserError, match=needed):
         train(tmp_path / "run", features={"place": "disk"}, **WAYS["shared"])

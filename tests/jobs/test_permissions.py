@@ -11,7 +11,7 @@ import pytest
 from gnnkit_testing.graphs import check_graph
 
 from gnnkit.__main__ import main
-from gnnkit.jobs.lock import apply_permissions
+from gnnkit.jobs.folder import apply_permissions
 from tests.cases import exhaustive
 
 RUN = ["strategy=vertex_centric", "types=ignore", "workers=2", "comm=threads", "trainer.max_epochs=1", "dataset=saved"]

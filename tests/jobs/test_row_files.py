@@ -14,14 +14,13 @@ import torch
 from gnnkit_testing.graphs import check_graph
 from torch import Tensor
 
-from gnnkit.comm.base import Communicator
-from gnnkit.comm.pending import Counts
+from gnnkit.comm.base import Communicator, Counts
 from gnnkit.comm.threads import Threads
-from gnnkit.jobs.row_files import write_columns, write_rows
+from gnnkit.errors import of_disk
+from gnnkit.jobs.outputs import write_columns, write_rows
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.strategy import Worker
 from gnnkit.task.evaluation import by_node
-from gnnkit.utils.storage import of_disk
 from tests.cases import few
 
 GRAPH = check_graph(37)

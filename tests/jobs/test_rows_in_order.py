@@ -14,7 +14,7 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.kernels import pieces, products
-from gnnkit.prepare import placed
+from gnnkit.prepare import facts
 from tests.cases import few
 from tests.jobs.test_on_disk import CACHE, ROWS, WIDTH, N, bits, graph
 from tests.jobs.test_on_disk import train as train_on_disk
@@ -148,11 +148,11 @@ def test_auto_goes_by_the_memory_at_hand(
     size = N * WIDTH * 4
     keys = {"model": MODELS["gcn"], **FULL}
     for free, on_disk in ((3 * size, False), (1.5 * size, True)):
-        monkeypatch.setattr(placed, "available_memory", lambda free=free: free)
+        monkeypatch.setattr(facts, "available_memory", lambda free=free: free)
         result = train(tmp_path / str(free), **keys)
         assert ("features_read" in result) == on_disk
     assert "reads the others in each pass (features.place=auto: 0.004" in capsys.readouterr().out
-    monkeypatch.setattr(placed, "available_memory", lambda: size / 2)
+    monkeypatch.setattr(facts, "available_memory", lambda: size / 2)
     with pytest.raises(UserError, match=r"features.place=memory: the features are .* use features.place=disk"):
         train(tmp_path / "memory", features={"place": "memory"}, **keys)
     with pytest.raises(UserError, match=r"features.cache=.*: each worker on this host has"):

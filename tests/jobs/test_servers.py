@@ -19,7 +19,7 @@ from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.launch.group import RankError
+from gnnkit.launch.processes import RankError
 from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE

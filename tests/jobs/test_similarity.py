@@ -59,7 +59,7 @@ def test_rows_for_another_number_of_nodes_end_the_command_with_one_line(capsys: 
     np.save("rows.npy", np.ones((5, 2)))
     assert main([*RUN, "sampler.options.embeddings=rows.npy"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last == f"gnnkit: error: sampler.embeddings has 5 rows, but the graph has {NUM_NODES} nodes"
+    assert last == f"gnnkit: error: sampler.options.embeddings has 5 rows, but the graph has {NUM_NODES} nodes"
 
 
 def test_a_graph_without_features_is_refused() -> None:

@@ -20,7 +20,7 @@ from gnnkit.engine import Adjacency
 from gnnkit.graph import CSC, Graph
 from gnnkit.model.gcn import GCN
 from gnnkit.partition.base import Grid
-from gnnkit.strategy import supersteps
+from gnnkit.strategy import vertex_centric
 from gnnkit.strategy.base import Worker
 from gnnkit.task.evaluation import Evaluation
 from gnnkit.training import checkpoint
@@ -36,7 +36,7 @@ Runs = Callable[..., tuple[dict[str, Any], Path]]
 @pytest.fixture(scope="module", autouse=True)
 def any_cut_has_supersteps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supersteps, "MAX_REMOTE", 1.0)
+        patch.setattr(vertex_centric, "MAX_REMOTE", 1.0)
         yield
 
 

@@ -112,12 +112,15 @@ def test_processes_threads_and_one_process_train_the_same_model(tmp_path: Path) 
     usual: dict[str, Any] = {"model": "sage", "threads": 1, "trainer": {"max_epochs": 3}}
     single, _ = train(tmp_path, "one", workers=1, comm="threads", **usual)
     for name, keys in {
-        "gloo": {"workers": 2, "partition": {"name": "1d", "nodes": "hash"}},
+        "gloo": {"workers": 3, "partition": {"name": "1d", "nodes": "hash"}},
+        "equal": {"workers": 3, "comm": "threads", "partition": {"name": "1d", "nodes": "hash"}},
         "threads": {"workers": 5, "comm": "threads", "partition": "3d"},
     }.items():
         result, _ = train(tmp_path, name, **usual, **keys)
         assert result["train_loss"] == pytest.approx(single["train_loss"], rel=1e-10)
         assert result["test_accuracy"] == single["test_accuracy"]
+    gloo, equal = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("gloo", "equal"))
+    assert gloo == equal, "sums are in rank order"
 
 
 @pytest.mark.slow

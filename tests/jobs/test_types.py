@@ -17,7 +17,6 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.sampler import Loader, NeighborSampler
 from tests.cases import few
-from tests.folders import graphar_folder
 from tests.runs import BARE
 
 N, M = 30, 90
@@ -70,11 +69,6 @@ def folder_of_relations(folder: Path) -> Any:
     return {"name": "edges", "root": str(folder), "symmetrize": False}
 
 
-def graphar(folder: Path) -> Any:
-    graphar_folder(folder, np.random.default_rng(0))
-    return {"name": "graphar", "root": str(folder)}
-
-
 def store(folder: Path) -> Any:
     gnnkit.train(Graph.of(hetero(folder)), job="partition", strategy="auto", workers=2, folder=folder, cache=False)
     return {"name": "store", "root": str(folder)}
@@ -119,7 +113,6 @@ DOORS = [
     saved,
     column,
     folder_of_relations,
-    graphar,
     store,
     pytest.param(imported, marks=[pytest.mark.slow, pytest.mark.exhaustive]),
 ]
@@ -132,7 +125,7 @@ def test_types_that_the_model_does_not_read_are_refused_by_name(door: Any, tmp_p
     with pytest.raises(UserError, match=message) as caught:
         train(door(tmp_path / "data"), tmp_path)
     nodes, edges = ("types of nodes" in str(caught.value), "types of edges (" in str(caught.value))
-    assert nodes == (door in (hetero, one_relation, node_type, graphar, store))
+    assert nodes == (door in (hetero, one_relation, node_type, store))
     assert edges == (door not in (one_relation, node_type))
 
 
@@ -192,7 +185,7 @@ def test_types_are_ignored_on_purpose_or_read(door: Any, tmp_path: Path) -> None
 def test_a_loader_takes_types_from_a_graph_alone() -> None:
     with pytest.raises(
         UserError,
-        match=r"^HeteroData has node or edge types: name the seeds' type in a Loader, .*, or pass a Graph from Graph\.from_pyg",
+        match=r"^HeteroData has node or edge types: use gnnkit\.pyg\.NeighborLoader, or pass a Graph from Graph\.from_pyg",
     ):
         Loader(hetero(Path()), NeighborSampler([2]))
     graph = Graph.of(hetero(Path()))

@@ -22,7 +22,7 @@ from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
-from gnnkit.training import chance
+from gnnkit.training import monitor
 from tests.cases import few
 from tests.runs import BARE
 
@@ -83,7 +83,7 @@ def make_graph(task: str) -> Graph:
 
 @pytest.fixture(autouse=True)
 def few_steps_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chance, "MIN_STEPS", EPOCHS)
+    monkeypatch.setattr(monitor, "MIN_STEPS", EPOCHS)
 
 
 def run(folder: Path, task: str, **keys: Any) -> Any:
@@ -133,14 +133,14 @@ def test_few_steps_and_little_skill_are_no_alarm(
 ) -> None:
     monkeypatch.undo()
     measured, baseline = {"train_accuracy": accuracy}, {"train_accuracy": 0.25}
-    assert (chance.learned_nothing(NodeClassification(), measured, baseline, 7, steps) is not None) == warns
+    assert (monitor.learned_nothing(NodeClassification(), measured, baseline, 7, steps) is not None) == warns
 
 
 @pytest.mark.slow
 def test_a_run_that_learns_nothing_says_so_after_a_third_of_the_epochs(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chance, "MIN_STEPS", 1)
+    monkeypatch.setattr(monitor, "MIN_STEPS", 1)
     trainer = {"lr": 1e-12, "optimizer": "sgd", "max_epochs": 6, "check_val_every_n_epoch": 1}
     run(tmp_path / "lazy", "node_classification", strategy="vertex_centric", trainer=trainer)
     said = re.findall(r"has learned nothing after (\d) epochs", capfd.readouterr().err)

@@ -93,10 +93,10 @@ def main() -> None:
     from gnnkit.launch.lean import leave_out_unused
 
     leave_out_unused()
-    import gnnkit.jobs.dispatch  # noqa: F401
+    import gnnkit.jobs.job  # noqa: F401
     from gnnkit.config import compose
     from gnnkit.config.settings import settle
-    from gnnkit.jobs.dispatch import import_for_training
+    from gnnkit.jobs.job import import_for_training
 
     import_for_training()
     settle(compose(["strategy=vertex_centric", "dataset=synthetic"]))

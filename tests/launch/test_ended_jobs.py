@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gnnkit.__main__ import program
-from gnnkit.jobs.dispatch import import_for_training
+from gnnkit.jobs.job import import_for_training
 from tests.cases import few, in_turn
 from tests.forked import forked
 from tests.processes import in_folder
@@ -112,8 +112,7 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(tmp_path: Path) -> No
     output = b""
     while b"training 1000000 epochs" not in output:
         output += os.read(terminal, 1000)
-    steps = tmp_path / "run" / "workers.jsonl"
-    wait_until(lambda: steps.exists() and steps.stat().st_size)
+    wait_until((tmp_path / "run" / "checkpoints" / "last.json").exists)
     os.close(terminal)
     deadline = time.monotonic() + GUARD
     while (exits := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:

@@ -12,7 +12,7 @@ from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.launch.environment import StartedRank, check_tasks, first_host, started_rank, tasks_per_node
-from gnnkit.launch.launcher.outside import Outside
+from gnnkit.launch.launcher.builtin import Outside
 
 TORCHRUN = {
     "RANK": "5",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import gnnkit
 from gnnkit.errors import UserError
-from gnnkit.launch import group
+from gnnkit.launch import processes
 from gnnkit.launch.environment import LOOPBACK, StartedRank
 from tests.cases import exhaustive
 from tests.graphs import pyg_data
@@ -40,7 +40,7 @@ def train(folder: Path, model: nn.Module, **keys: Any) -> gnnkit.Result:
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_no_process_is_started_and_the_caller_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group.Group, "run", lambda _: pytest.fail("a process is started"))
+    monkeypatch.setattr(processes.Group, "run", lambda _: pytest.fail("a process is started"))
     variables, threads = {*StartedRank(0, 1, 0, 1, LOOPBACK, 0).variables()} - {*os.environ}, torch.get_num_threads()
     model = Linear()
     random = torch.random.get_rng_state()

@@ -17,11 +17,11 @@ import pytest
 import torch
 
 import gnnkit
+from gnnkit.comm.agreement import difference
 from gnnkit.errors import UserError
 from gnnkit.jobs import run
-from gnnkit.launch.handshake import difference
-from gnnkit.launch.launcher.outside import Outside as StartedOutside
-from gnnkit.result.folder import PREPARED
+from gnnkit.launch.launcher.builtin import Outside as StartedOutside
+from gnnkit.result.result import PREPARED
 from gnnkit.utils.storage import write_atomically
 from tests.cases import few
 from tests.conftest import Install

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -11,15 +12,18 @@ import pytest
 
 from gnnkit import plugins, testing
 from gnnkit.__main__ import main
+from gnnkit.comm import PeerLost
+from gnnkit.errors import UserError
+from gnnkit.launch.launcher import RankReport
 from tests.conftest import Install
 from tests.runs import within_process
 
 LAUNCHER = '''
-import json, multiprocessing, os, signal, socket, tempfile, time
+import dataclasses, json, multiprocessing, os, signal, socket, tempfile, time
 from pathlib import Path
 
 from gnnkit.errors import UserError
-from gnnkit.launch.launcher import Launcher, RankError, StartedRank
+from gnnkit.launch.launcher import Launcher, RankError, RankReport, StartedRank
 
 
 class Served(Launcher):
@@ -62,9 +66,11 @@ def failure(codes, reports):
     for rank, code in enumerate(codes):
         if code is not None and code < 0:
             return RankError(f"rank {rank} was ended by {signal.Signals(-code).name}")
-    _, rank = min((reports[rank].stat().st_mtime_ns, rank) for rank, code in enumerate(codes) if code)
-    told = json.loads(reports[rank].read_text())
-    return UserError(told["message"]) if told["mendable"] else RankError(f"rank {rank} failed: {told['message']}")
+    by_rank = {rank: RankReport(**json.loads(reports[rank].read_text())) for rank, code in enumerate(codes) if code}
+    # A rank that has lost its peer may report before the peer does.
+    rank = min(by_rank, key=lambda rank: (by_rank[rank].lost_peer, reports[rank].stat().st_mtime_ns))
+    report = by_rank[rank]
+    return UserError(report.message) if report.is_user_error else RankError(f"rank {rank} failed: {report.error}")
 
 
 def run(ranks, place, report):
@@ -73,7 +79,7 @@ def run(ranks, place, report):
     try:
         found = ranks.run(place.rank)
     except Exception as error:
-        code, found = 1, {"message": str(error), "mendable": isinstance(error, UserError)}
+        code, found = 1, dataclasses.asdict(RankReport.of(error))
     report.write_text(json.dumps(found))
     os._exit(code)
 '''
@@ -91,6 +97,17 @@ def installed(install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.chdir(tmp_path)
     yield install("served", points, FILES)
     sys.modules.pop("served", None)  # another test has another folder
+
+
+def test_a_launcher_prefers_a_cause_to_the_errors_that_it_has_caused(installed: Path, tmp_path: Path) -> None:
+    served = plugins.load("launcher", "served")
+    errors = [PeerLost("rank 0: lost its peer rank 1, which exited", 1), ValueError("no such file"), UserError("k=1")]
+    reports = [tmp_path / str(rank) for rank in range(3)]
+    for path, error in zip(reports, errors, strict=True):
+        path.write_text(json.dumps(dataclasses.asdict(RankReport.of(error))))
+    failure = sys.modules[served.__module__].failure
+    assert str(failure([1, 1, 0], reports)) == "rank 1 failed: ValueError: no such file"
+    assert isinstance(failure([1, 0, 1], reports), UserError)
 
 
 @pytest.mark.slow

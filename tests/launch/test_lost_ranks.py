@@ -13,8 +13,7 @@ import pytest
 
 from gnnkit.comm import PeerLost
 from gnnkit.errors import UserError
-from gnnkit.launch.group import RankError
-from gnnkit.launch.processes import launch
+from gnnkit.launch.processes import RankError, launch
 from gnnkit.launch.progress import dispensable
 from tests.waiting import NEVER, wait_until
 
@@ -37,7 +36,7 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     file = tmp_path / "named"
 
-    monkeypatch.setattr("gnnkit.launch.group.print", lambda *_, **__: file.touch(), raising=False)
+    monkeypatch.setattr("gnnkit.launch.processes.print", lambda *_, **__: file.touch(), raising=False)
     return file
 
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
+from gnnkit.comm.agreement import difference
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.jobs.models import describe, share_state
-from gnnkit.launch.handshake import difference
-from gnnkit.model.calls import calls
+from gnnkit.model.exactness import calls
 from tests.cases import few
 from tests.conftest import Install
 from tests.jobs.test_train import small_graph

@@ -18,12 +18,10 @@ import pytest
 
 import gnnkit
 from gnnkit.errors import UserError
-from gnnkit.launch import group, processes
+from gnnkit.launch import processes
 from gnnkit.launch.child import STARTED_AGAIN, forks_differentiate
-from gnnkit.launch.group import RankError
-from gnnkit.launch.launcher import Ranks
-from gnnkit.launch.launcher import processes as launcher_processes
-from gnnkit.launch.processes import launch, run_in_child
+from gnnkit.launch.launcher import Ranks, builtin
+from gnnkit.launch.processes import RankError, launch, run_in_child
 from gnnkit.utils.storage import write_atomically
 from tests.cases import exhaustive
 from tests.waiting import GUARD, NEVER, wait_until
@@ -159,7 +157,7 @@ def test_the_message_shows_the_ranks_own_traceback() -> None:
 @pytest.mark.parametrize("cause", [exhaustive(kill), divide])
 def test_ranks_that_lost_a_peer_are_not_blamed(cause: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for grace in ("GRACE", "GRACE_FOR_CAUSE"):  # all fail, so waiting for them costs nothing
-        monkeypatch.setattr(group, grace, GUARD)
+        monkeypatch.setattr(processes, grace, GUARD)
     with pytest.raises(RankError, match=r"(?s)^rank 2 .*rank 0 failed: RuntimeError: Connection closed by peer"):
         launch(fail_on(2, later(cause), others=lose_peer), 3)
 
@@ -426,8 +424,8 @@ def test_ranks_start_afresh_where_a_fork_cannot_differentiate(
 
     monkeypatch.setattr(processes, "launch", launch)
     for forks in (True, False):
-        monkeypatch.setattr(launcher_processes, "forks_differentiate", lambda forks=forks: forks)
-        assert launcher_processes.Processes().ranks(Ranks(print, 1, Threads, 1.0)) == {0: {}}
+        monkeypatch.setattr(builtin, "forks_differentiate", lambda forks=forks: forks)
+        assert builtin.Processes().ranks(Ranks(print, 1, Threads, 1.0)) == {0: {}}
     assert started == ["fork", "spawn"]
     message = "spawning ranks: torch's autograd threads of this process do not survive a fork\n"
     assert capfd.readouterr().err == message

@@ -18,9 +18,8 @@ import pytest
 
 from gnnkit import plugins
 from gnnkit.errors import UserError
-from gnnkit.launch.exits import exit_code
 from gnnkit.launch.processes import run_in_child
-from gnnkit.launch.progress import progress
+from gnnkit.launch.progress import exit_code, progress
 from gnnkit.launch.signals import HANDLED, check, defer_signals
 from tests.cases import exhaustive
 from tests.waiting import GUARD, NEVER

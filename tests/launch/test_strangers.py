@@ -23,14 +23,14 @@ import pytest
 import torch
 
 import gnnkit
-from gnnkit.comm import Communicator, frames, host
+from gnnkit.comm import Communicator, frames, shared_memory
 from gnnkit.comm.process import Gloo
 from gnnkit.comm.rendezvous import TOKEN, meeting
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.launch.environment import StartedRank
 from gnnkit.launch.launcher import RankError, Ranks
-from gnnkit.launch.launcher.processes import Processes
+from gnnkit.launch.launcher.builtin import Processes
 from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
 from tests.launch.outside import Outside, by_hand
@@ -190,7 +190,7 @@ def test_strangers_that_hold_their_connection_keep_no_rank_of_a_host_waiting() -
                     strangers[-1].send(first)
             return everyone
 
-        met = host.meet(comm.rank, 2, gather_and_call, GUARD, able=True)
+        met = shared_memory.meet(comm.rank, 2, gather_and_call, GUARD, able=True)
         assert met is not None
         assert list(met.links) == [1 - comm.rank]
         for stranger in strangers:

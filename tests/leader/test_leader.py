@@ -26,9 +26,8 @@ from gnnkit.comm import PeerLost
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
 from gnnkit.graph import Graph, Split
-from gnnkit.leader.channel import StateChannel
-from gnnkit.leader.stragglers import Straggler, Stragglers
-from gnnkit.leader.watch import Watch, WorkerState, _is_listed
+from gnnkit.leader.site import StateChannel
+from gnnkit.leader.watch import Straggler, Stragglers, Watch, WorkerState, _is_listed
 from gnnkit.model.gcn import GCN
 from gnnkit.sampler import Loader, NeighborSampler
 from tests.cases import exhaustive
@@ -137,9 +136,7 @@ def test_a_worker_that_waits_for_a_processor_all_the_time_is_named() -> None:
     waits = np.tile([0.0, 0.08, 0.0], (80, 1))
     actual = find_stragglers(0.02 + waits, waits)
     assert [(slow.rank, slow.step) for slow in actual] == [(1, 49)]
-    assert str(actual[0]).endswith(
-        "(three of four of 50 steps); the others wait for it; other work takes its processor"
-    )
+    assert str(actual[0]).endswith("(in 3/4 of 50 steps); the others wait for it; other processes use its processor")
 
 
 STATE = WorkerState(

@@ -19,7 +19,6 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch_geometric.data import HeteroData
 
 import gnnkit
 from gnnkit.callback import Leader, LeaderHook
@@ -220,7 +219,7 @@ import torch
 
 from gnnkit.sampler import Loader, NeighborSampler
 from tests.jobs.test_train import small_graph
-from tests.leader.test_own_trainer import Net, papers
+from tests.leader.test_own_trainer import Net
 
 FOLDER = Path(sys.argv[1])
 
@@ -236,8 +235,8 @@ class Seeds(Net):
 
 
 module, sampler = Seeds(), NeighborSampler([64])
-loader, typed = Loader(small_graph(), sampler, batch_size=3), Loader(papers(), [2], "paper", batch_size=4)
-alone = [len(loader), len(typed)]
+loader = Loader(small_graph(), sampler, batch_size=3)
+alone = len(loader)
 every = Loader(small_graph(), sampler, batch_size=3, rank=0, world_size=1)
 options = {"strategy": "ddp", "devices": 2, "accelerator": "cpu", "max_epochs": 2}
 quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -245,39 +244,30 @@ trainer = L.Trainer(**options, **quiet)
 trainer.fit(module, loader)
 found = {
     "alone": alone,
-    "together": [len(loader), len(typed)],
+    "together": len(loader),
     "seeds": module.seeds,
-    "typed": [batch.seeds.tolist() for batch in typed],
     "every": [seed for batch in every for seed in batch.seeds.tolist()],
 }
 (FOLDER / f"found-{trainer.global_rank}.json").write_text(json.dumps(found))
 """
 
 
-def papers() -> Any:
-    data = HeteroData()
-    data["author"].x, data["paper"].x = torch.zeros(5, 2), torch.zeros(13, 3)
-    data["author", "writes", "paper"].edge_index = torch.stack([torch.arange(13) % 5, torch.arange(13)])
-    return data
-
-
 @pytest.mark.slow
 @pytest.mark.long("starts two interpreters")
 @pytest.mark.exhaustive
 def test_ddp_splits_the_seeds_of_a_loader(tmp_path: Path) -> None:
-    """Although the loaders are created before the process group."""
+    """Although the loader is created before the process group."""
     process = start(tmp_path, "loaders", LOADERS)
     text = output_of(process)
     assert process.returncode == 0, text
     first, second = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1))
     num_nodes = small_graph().num_nodes
-    assert (first["alone"], first["together"]) == ([-(-num_nodes // 3), 4], [-(-num_nodes // 6), 2])
+    assert (first["alone"], first["together"]) == (-(-num_nodes // 3), -(-num_nodes // 6))
     loader = Loader(small_graph(), NeighborSampler([64]), batch_size=3, rank=1, world_size=2)
     assert second["seeds"] == [batch.seeds.tolist() for _ in range(2) for batch in loader]
     seeds = [seed for rank in (first, second) for batch in rank["seeds"] for seed in batch]
     assert set(seeds) == set(range(num_nodes))
     assert len(seeds) <= 2 * (num_nodes + 1), "at most one repeated seed in each epoch"
-    assert sorted(seed for batch in first["typed"] + second["typed"] for seed in batch) == list(range(13))
     assert sorted(first["every"]) == sorted(second["every"]) == list(range(num_nodes))
     assert text.count("seeds are split over the 2 ranks of torch.distributed's default process group") == 1
 

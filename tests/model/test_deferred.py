@@ -22,9 +22,8 @@ from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.kernels import lazy
-from gnnkit.model.adapt import adapted
 from gnnkit.model.edge_index import edge_set_of
-from gnnkit.model.unchanged import EdgeIndexModel
+from gnnkit.model.unchanged import EdgeIndexModel, adapted
 from gnnkit.partition import Grid, Partition, cut_all
 
 NODES, WIDTH, OUT = 19, 6, 4

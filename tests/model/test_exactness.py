@@ -12,15 +12,14 @@ from torch.nn import functional as F
 from torch_geometric import nn as pyg
 
 from gnnkit.engine import Adjacency
-from gnnkit.model.adapt import adapted
-from gnnkit.model.exactness import ModelCheck, check_model, inexact
+from gnnkit.model.exactness import ModelCheck, TrialRows, check_model, inexact
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
-from gnnkit.model.pyg import PyG
 from gnnkit.model.sage import GraphSAGE
-from gnnkit.model.two_ranks import TrialRows
+from gnnkit.model.unchanged import adapted
 from gnnkit.nn import BatchNorm, Dropout, LayerNorm
+from tests.models import PyG
 
 WIDTH = 6
 DROP = "differs on every layout: use gnnkit.nn.Dropout, or adjacency.dropout"

@@ -23,8 +23,8 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.model.adapt import adapted
 from gnnkit.model.exactness import inexact
+from gnnkit.model.unchanged import adapted
 from gnnkit.partition import Grid, Partition, Shard, cut_all
 from tests.cases import few
 from tests.graphs import pyg_data
@@ -85,6 +85,11 @@ class HGT(nn.Module):
             x_dict = conv(x_dict, edge_index_dict)
         out: Tensor = self.out(x_dict["paper"])
         return out
+
+
+class Typed(HGT):
+    def __init__(self, metadata: Any, num_classes: int) -> None:
+        super().__init__(len(metadata))
 
 
 class Convolutions(nn.Module):
@@ -216,7 +221,7 @@ def test_heterogeneous_layers_compute_no_row_per_edge(name: str) -> None:
 
 
 def test_the_order_of_reads_is_compared_between_ranks() -> None:
-    from gnnkit.model.calls import calls
+    from gnnkit.model.exactness import calls
 
     model = make_model("to_hetero", Graph.of(hetero_data()).schema)
     reads = calls(model, sum(WIDTHS.values()) + 1, 2)
@@ -264,6 +269,17 @@ def test_a_run_is_loaded_into_a_new_model_and_predicts(tmp_path: Path, make: Cal
         )
     logits = np.load(predictions.folder / "logits.npy")[:PAPERS]
     np.testing.assert_allclose(logits, (out["paper"] if isinstance(out, dict) else out).detach(), atol=1e-5)
+    without_venues, narrow = data.node_type_subgraph(["paper", "author"]), hetero_data()
+    narrow["author"].x = narrow["author"].x[:, 1:]
+    for other, message in (
+        (without_venues, "node types are paper, author here, and paper, author, venue in the training data"),
+        (
+            narrow,
+            rf"columns of features \(paper {WIDTHS['paper']}, author {WIDTHS['author'] - 1}, venue 1\), the model",
+        ),
+    ):
+        with within_process(), pytest.raises(UserError, match=message):
+            gnnkit.predict(result.folder, other, model=make(), folder=tmp_path / "other", comm="threads")
 
 
 class Reads(nn.Module):
@@ -350,6 +366,10 @@ def test_what_a_run_cannot_give_is_refused(tmp_path: Path) -> None:
         UserError, match=r"model=Reads: forward returns rows of author, and the labels are those of paper"
     ):
         train(tmp_path, Reads(of_authors, 4))
+    with pytest.raises(
+        UserError, match=r"model=Typed is a class, which .* pass an instance, such as Typed\(data.metadata"
+    ):
+        train(tmp_path, Typed)
     with pytest.raises(UserError, match=r"distributes a node's in-edges over ranks.*; use partition.grid=1d"):
         train(tmp_path, HGT(), partition="2d", workers=4)
     with pytest.raises(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gnnkit_plan.alone import Alone
+from gnnkit_plan.trial import Alone
 from gnnkit_testing.graphs import CLASSES, RELATIONS, WIDTH, check_graph
 from torch import Tensor
 from torch_geometric.data import HeteroData

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gnnkit.errors import UserError
-from gnnkit.model import parameters
+from gnnkit.model.exactness import check_parameters
 
 
 class Net(nn.Module):
@@ -51,9 +51,9 @@ TAKEN = {
 @pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED)
 def test_parameters_that_ranks_cannot_train_are_named(change: Callable[[Net], object], message: str) -> None:
     with pytest.raises(UserError, match=f"^model=Net: {message}"):
-        parameters.check(Net(change))
+        check_parameters(Net(change))
 
 
 @pytest.mark.parametrize("change", TAKEN.values(), ids=TAKEN)
 def test_other_parameters_are_taken(change: Callable[[Net], object]) -> None:
-    parameters.check(Net(change))
+    check_parameters(Net(change))

@@ -19,7 +19,7 @@ import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.model import plain
+from gnnkit.model import base
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GINE
@@ -179,16 +179,16 @@ def test_models_tell_what_their_sizes_do_not_allow() -> None:
 
 def test_rows_of_another_device_are_refused() -> None:
     with pytest.raises(UserError, match=r"a model is called on edges on the CPU, and x is on meta: use model\.cpu\(\)"):
-        plain.on_plain(GCN(WIDTH, 3), torch.zeros(NODES, WIDTH, device="meta"), graph())
+        base.on_plain(GCN(WIDTH, 3), torch.zeros(NODES, WIDTH, device="meta"), graph())
 
 
 def test_hooks_of_the_user_stay_beside_ours() -> None:
     model, values = GCN(WIDTH, 3), []
     model.register_forward_pre_hook(lambda *_: values.append("before"))
     model.register_forward_hook(lambda *_: values.append("after"))
-    plain.in_unit(model, LabelFacts(mean=(5.0, 6.0, 7.0), deviation=(0.0, 0.0, 0.0)).in_unit)
-    plain.takes_edges(model, lambda given: given)
+    base.in_unit(model, LabelFacts(mean=(5.0, 6.0, 7.0), deviation=(0.0, 0.0, 0.0)).in_unit)
+    base.takes_edges(model, lambda given: given)
     assert model(graph())[0].tolist() == [5, 6, 7]
-    plain.as_trained(model)
+    base.as_trained(model)
     assert model(graph())[0].tolist() != [5, 6, 7]
     assert values == ["before", "after"] * 2

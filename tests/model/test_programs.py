@@ -22,9 +22,9 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.jobs.iterate import Outcome, iterate
+from gnnkit.model.base import Nodes, Program
 from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
-from gnnkit.model.program import Nodes, Program
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.shard import cut_all
 from gnnkit.strategy.base import Worker

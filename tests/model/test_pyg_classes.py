@@ -21,12 +21,12 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.model.adapt import adapted
+from gnnkit.model.base import on_plain
 from gnnkit.model.exactness import inexact
-from gnnkit.model.plain import on_plain
-from gnnkit.model.pyg import PyG
+from gnnkit.model.unchanged import adapted
 from gnnkit.partition import Grid, Partition, cut_all
 from tests.cases import few
+from tests.models import PyG
 from tests.runs import BARE, within_process
 
 

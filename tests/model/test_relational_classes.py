@@ -23,9 +23,9 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.model.adapt import adapted
 from gnnkit.model.edge_index import edge_set_of
 from gnnkit.model.exactness import inexact
+from gnnkit.model.unchanged import adapted
 from gnnkit.partition import Grid, Partition, Shard, cut_all
 from tests.graphs import pyg_data
 from tests.runs import train_on_threads, within_process

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gnnkit_formats.npz import Npz
-from gnnkit_plan import alone
+from gnnkit_plan import trial
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric import nn as pyg
@@ -30,9 +30,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.jobs.fits import Parts
 from gnnkit.jobs.order import Order
-from gnnkit.model.adapt import adapted
-from gnnkit.model.calls import calls
-from gnnkit.model.exactness import inexact
+from gnnkit.model.exactness import calls, inexact
+from gnnkit.model.unchanged import adapted
 from gnnkit.partition import Grid, Partition, Shard, cut_all
 from tests.cases import few
 from tests.graphs import pyg_data
@@ -309,7 +308,7 @@ def run_alone(model: nn.Module) -> Tensor:
 def run_apart(model: nn.Module) -> None:
     """Runs a model on the first of two ranks, which has all nodes."""
     shard = next(cut_all(make_graph(False), Partition(np.zeros(NODES, np.int32), None, Grid(2, 1, 1))))
-    on_rank([shard], model.double(), alone.Alone(0, 2))
+    on_rank([shard], model.double(), trial.Alone(0, 2))
 
 
 def ring(x: Tensor) -> Tensor:
@@ -452,7 +451,7 @@ def test_edges_of_an_earlier_step_are_refused() -> None:
             model(x, layers_of(shard, comm))
 
     with pytest.raises(UserError, match="Reading reads edges of an earlier step, or in the backward pass: keep none"):
-        twice(alone.Alone(0, 2))
+        twice(trial.Alone(0, 2))
     with pytest.raises(UserError, match="model=Reading: the model reads edges of an earlier step"):
         torch.zeros(NODES, 1)[kept[0][0]]
 
@@ -784,7 +783,7 @@ def test_a_batch_of_all_workers_is_that_of_one_worker(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_owners_draw_once_for_one_edge_index(tmp_path: Path) -> None:
     sampler = {"name": "neighbor", "fanouts": [2, 2], "options": {"redraw": True}}
-    with pytest.raises(UserError, match=r"sampler.redraw=true: model=TwoLayers .* remove the option"):
+    with pytest.raises(UserError, match=r"sampler.options.redraw=true: model=TwoLayers .* remove the option"):
         train(tmp_path, TwoLayers, strategy="joint_sample", sampler=sampler)
 
 
@@ -854,3 +853,23 @@ def test_accuracy_on_cora_is_that_of_pyg(tmp_path: Path, data_folder: Path) -> N
         with within_process():
             result = gnnkit.train(graph, model=model, folder=tmp_path / str(workers), workers=workers, **keys)
         assert result["test_accuracy"] == pytest.approx(reference, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "width", "message"),
+    [
+        ({}, CLASSES - 1, r"3 outputs, expected 4 \(classes\)"),
+        ({"strategy": "individual_sample", "sampler": {"fanouts": [2, 2]}}, 1, r"1 outputs, expected 4 \(classes\)"),
+        ({"task": "regression"}, 2, r"2 outputs, expected 1 \(numbers to predict\)"),
+        ({"task": {"name": "link_prediction", "decoder": "mlp"}}, 5, r"5 outputs, expected 64 \(task\.width\)"),
+        ({}, CLASSES + 1, ""),  # classes that no label has
+        ({"task": "link_prediction"}, 5, ""),  # a dot product reads any width
+    ],
+)
+def test_the_output_width_is_checked(tmp_path: Path, keys: dict[str, Any], width: int, message: str) -> None:
+    if message:
+        with pytest.raises(UserError, match=f"^model=TwoLayers has {message}: change the width of its last layer"):
+            train(tmp_path, TwoLayers(WIDTH, width), **keys)
+    else:
+        assert train(tmp_path, TwoLayers(WIDTH, width), **keys)["epochs"] > 0

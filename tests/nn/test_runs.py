@@ -16,9 +16,9 @@ from torch_geometric.nn import SAGEConv
 import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.model.pyg import PyG
 from gnnkit.nn import BatchNorm, Dropout
 from tests.graphs import random_graph
+from tests.models import PyG
 from tests.runs import BARE
 
 SAMPLED = {"strategy": "individual_sample", "sampler": {"name": "neighbor", "fanouts": [3, 3]}}

@@ -28,12 +28,7 @@ from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid, Partition, cut_all
-from gnnkit.partition.order import NodeOrder, renumbered
-from gnnkit.partition.order.auto import Auto
-from gnnkit.partition.order.community import Community
-from gnnkit.partition.order.degree import Degree
-from gnnkit.partition.order.none import ById
-from gnnkit.partition.order.rcm import Rcm
+from gnnkit.partition.order import Auto, ById, Community, Degree, NodeOrder, Rcm, renumbered
 from gnnkit.partition.shard import uncut
 from gnnkit.sync.all_reduce import AllReduce
 from tests.cases import few, in_turn
@@ -249,7 +244,7 @@ def test_a_class_of_pyg_and_a_program_have_the_same_results_in_any_order(model: 
             "order=rcm: strategy=individual_sample keeps no full-graph rows",
         ),
         ({"order": "rcm", "features": {"place": "disk"}}, "order=rcm: with features.place=disk rows are in the order"),
-        ({"order": {"name": "community", "options": {"size": 0}}}, "order.size=0"),
+        ({"order": {"name": "community", "options": {"size": 0}}}, "order.options.size=0"),
         ({"order": "none", "overrides": ["order.options.size=3"]}, "order"),
     ],
 )

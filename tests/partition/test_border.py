@@ -9,8 +9,8 @@ from partition_cases import GRIDS, destinations, graphs, partitions, random_grap
 
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, cover, improve_border, measure, min_words
-from gnnkit.partition.contiguous import Contiguous
-from gnnkit.partition.ldg import Ldg
+from gnnkit.partition.by_id import Contiguous
+from gnnkit.partition.streaming import Ldg
 
 
 @pytest.mark.slow

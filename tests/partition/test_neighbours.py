@@ -7,7 +7,7 @@ import pytest
 
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Grid, Partition
-from gnnkit.partition.neighbours import Crossing
+from gnnkit.partition.quality import Crossing
 from tests.graphs import random_graph
 
 

@@ -13,15 +13,10 @@ from partition_cases import GRIDS, cliques, graphs, make_graph, random_graph
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition import Grid, NodePartitioner, Partitioner, cut_all, measure
-from gnnkit.partition.balanced import Balanced
-from gnnkit.partition.contiguous import Contiguous
-from gnnkit.partition.fennel import Fennel
-from gnnkit.partition.hash import Hash
-from gnnkit.partition.hdrf import Hdrf
-from gnnkit.partition.ldg import Ldg
-from gnnkit.partition.random import Random
+from gnnkit.partition.by_id import Balanced, Contiguous, Hash, Random
+from gnnkit.partition.streaming import Fennel, Ldg
 from gnnkit.partition.tiles import Tiles, _places
-from gnnkit.partition.two_phase import TwoPhase
+from gnnkit.partition.vertex_cut import Hdrf, TwoPhase
 from gnnkit.testing import check_partitioner
 from tests.cases import exhaustive
 

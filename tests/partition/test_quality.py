@@ -10,7 +10,7 @@ from partition_cases import cases, destinations, random_graph
 
 from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid, Partition, cut_all, measure
-from gnnkit.partition.random import Random
+from gnnkit.partition.by_id import Random
 from gnnkit.utils.storage import load_arrays
 
 

@@ -8,7 +8,7 @@ from partition_cases import cliques, graphs, make_graph
 
 from gnnkit.graph import Graph
 from gnnkit.partition import undirected
-from gnnkit.partition.spectral import _leading_eigenvectors, spectral_cells
+from gnnkit.partition.tiles import _leading_eigenvectors, spectral_cells
 
 SHAPES = [(1, 1), (1, 2), (2, 2), (3, 1), (3, 2), (3, 3), (7, 1)]
 

@@ -14,11 +14,9 @@ from partition_cases import destinations, graphs
 from gnnkit.__main__ import main
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, measure
-from gnnkit.partition.fennel import Fennel
-from gnnkit.partition.hash import Hash
-from gnnkit.partition.ldg import Ldg
+from gnnkit.partition.by_id import Hash
 from gnnkit.partition.quality import max_over_mean
-from gnnkit.partition.streaming import Order
+from gnnkit.partition.streaming import Fennel, Ldg, Order
 from tests.cases import few
 
 

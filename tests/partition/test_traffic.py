@@ -8,7 +8,7 @@ from partition_cases import GRIDS, cases, complete_graph, destinations, graphs, 
 
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, StepCounts, Traffic, column_shares, cut_all, make_grid, measure
-from gnnkit.partition.contiguous import Contiguous
+from gnnkit.partition.by_id import Contiguous
 
 
 def traffic_of(graph: Graph, partition: Partition) -> Traffic:

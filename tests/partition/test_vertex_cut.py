@@ -9,8 +9,7 @@ from partition_cases import random_graph
 
 from gnnkit.__main__ import main
 from gnnkit.partition import Grid, Partition, Partitioner, measure
-from gnnkit.partition.hdrf import Hdrf
-from gnnkit.partition.two_phase import TwoPhase
+from gnnkit.partition.vertex_cut import Hdrf, TwoPhase
 
 
 @pytest.mark.parametrize("partitioner", [Hdrf(), TwoPhase()], ids=lambda p: type(p).__name__)

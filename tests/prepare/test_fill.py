@@ -37,7 +37,7 @@ def fit(graph: Graph, kind: str) -> Fill:
 
 
 def apply(fill: Fill, graph: Graph) -> Graph:
-    return with_columns(graph, InputTransform(fill).apply(NumericTable.of_nodes(graph)))
+    return with_columns(graph, InputTransform(fill).read(NumericTable.of_nodes(graph)).load())
 
 
 def filled(graph: Graph, kind: str) -> Graph:
@@ -98,7 +98,7 @@ def test_an_empty_cell_is_refused_by_column_and_row_with_the_cure() -> None:
 
 
 def test_a_mean_of_nothing_and_a_table_of_nothing_are_refused() -> None:
-    with pytest.raises(UserError, match=r"features.fill=mean: column 'age' has no number for any node that trains"):
+    with pytest.raises(UserError, match=r"features.fill=mean: column 'age' has no number for any training node"):
         fit(holed(share=1), "mean")
     everywhere = replace(holed(), missing=np.stack([np.arange(4), np.arange(4)], 1))
     with pytest.raises(UserError, match=r"features.fill=drop: every column has an empty cell"):

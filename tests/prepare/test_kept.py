@@ -27,7 +27,7 @@ from gnnkit.prepare import cut, kept
 from gnnkit.prepare.cut import prepare
 from gnnkit.prepare.facts import Needs, Preparation, Prepared
 from gnnkit.prepare.kept import ResultCache, content, kept_partition
-from gnnkit.result.folder import COORDINATION, PREPARED
+from gnnkit.result.result import COORDINATION, PREPARED
 from gnnkit.utils.storage import save_arrays
 from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,7 @@ def choose(graph: Graph, kind: str) -> tuple[Scale, str]:
 
 
 def scaled(scale: Scale, graph: Graph) -> Graph:
-    return with_columns(graph, InputTransform(scale=scale).apply(NumericTable.of_nodes(graph)))
+    return with_columns(graph, InputTransform(scale=scale).read(NumericTable.of_nodes(graph)).load())
 
 
 def clipped(scale: Scale, graph: Graph) -> list[str]:
@@ -171,6 +172,19 @@ def test_edge_features_that_do_not_suit_training_are_told() -> None:
         lines = warn_of_edges(replace(graph, edge_features=column[:, None]))
         assert [line.startswith("warning: edge features: ") for line in lines] == [True] * told
     assert warn_of_edges(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [(1.0, None), (0.0, "warning: edges: all weights are 0"), (-1.0, "warning: edges: 3 of .* weights are negative")],
+)
+def test_weights_that_do_not_suit_training_are_told(weight: float, message: str | None) -> None:
+    graph = table()
+    weights = np.full(graph.num_edges, weight)
+    weights[3:] = abs(weight)
+    lines = warn_of_edges(replace(graph, csc=replace(graph.csc, weight=weights)))
+    assert len(lines) == (message is not None)
+    assert message is None or re.match(message, lines[0])
 
 
 def test_values_that_are_clipped_are_counted_once() -> None:

@@ -14,12 +14,12 @@ from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.prepare.facts import Needs
+from gnnkit.prepare.facts import ModelNeeds, Needs
 from gnnkit.prepare.kept import content
 from gnnkit.prepare.steps import Draft, prepare_graph
 from gnnkit.sampler.targets import Targets
 
-RUN = Needs(trains=True, graph=False, reference=False, sparse=True)
+RUN = Needs(trains=True, graph=False, reference=False, model=ModelNeeds(sparse=True))
 STORE = replace(RUN, for_store=True)
 
 

@@ -14,9 +14,9 @@ from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.graph import Graph, Relation, Split
 from gnnkit.graph.times import ALWAYS, NEVER
-from gnnkit.prepare import times
-from gnnkit.prepare.inputs import with_inputs
-from gnnkit.prepare.times import degrees_before_split, describe_times, describe_visible, rows_to_fit, visible_graphs
+from gnnkit.prepare import inputs
+from gnnkit.prepare.inputs import degrees_before_split, rows_to_fit, with_inputs
+from gnnkit.prepare.steps import describe_times, describe_visible, visible_graphs
 from gnnkit.prepare.trained import with_degree
 from gnnkit.sampler.targets import NODES
 from gnnkit.task.link_prediction import LinkPrediction
@@ -88,7 +88,7 @@ def test_degrees_and_statistics_are_those_of_training(monkeypatch: pytest.Monkey
     graph = dated()
     degrees = np.diff(visible_graphs(graph)["train"].csc.indptr)
     for count in (7, M, 1 << 22):
-        monkeypatch.setattr(times, "_EDGES", count)
+        monkeypatch.setattr(inputs, "_EDGES", count)
         np.testing.assert_array_equal(degrees_before_split(graph), degrees)
     np.testing.assert_allclose(np.asarray(with_degree(graph).features)[:, -1], np.log1p(degrees), rtol=1e-6)
     scrambled = dated(later=5, latest=6)
@@ -105,8 +105,8 @@ def test_links_hold_out_events_and_the_shares_are_printed() -> None:
     trained, links = LinkPrediction(val_share=None).prepare(graph)
     assert trained.num_edges == 11
     assert trained.edge_time.max() == 10  # type: ignore[union-attr]
-    assert links.val.tolist() == [[3, 5]]
-    assert links.test.tolist() == [[0, 5]]
+    assert links.val.pairs.tolist() == [[3, 5]]
+    assert links.test.pairs.tolist() == [[0, 5]]
     assert describe_times(graph, trained, links) == [
         "time: 13 edges, 0 to 12",
         "split by time: train before 11 (84.6 %), val from 11 (7.7 %), test from 12 (7.7 %) of 13 edges",
@@ -119,8 +119,8 @@ def test_later_events_change_nothing_that_trains_on_links() -> None:
     prepared = [LinkPrediction().prepare(graph) for graph in (dated(), dated(later=5, latest=6))]
     (trained, links), (again, other_links) = prepared
     np.testing.assert_array_equal(trained.csc.indices, again.csc.indices)
-    np.testing.assert_array_equal(links.training, other_links.training)
-    assert links.val.tolist() != other_links.val.tolist()
+    np.testing.assert_array_equal(links.training.excluded, other_links.training.excluded)
+    assert links.val.pairs.tolist() != other_links.val.pairs.tolist()
 
 
 def test_rows_without_a_time_are_counted_and_leave() -> None:
@@ -219,8 +219,8 @@ def test_no_relation_passes_messages_from_the_held_out_period() -> None:
     task = LinkPrediction(relation="user-buys-item", top_k=None)
     trained, links = task.prepare(graph.split_by_time(borders=[7, 9]))
     assert sorted(trained.edge_time.tolist()) == [1, 2, 3]  # type: ignore[union-attr]
-    assert links.val.tolist() == [[0, 4]]
-    assert links.test.tolist() == [[0, 2]], "an event whose pair has an earlier one"
+    assert links.val.pairs.tolist() == [[0, 4]]
+    assert links.test.pairs.tolist() == [[0, 2]], "an event whose pair has an earlier one"
     assert trained.time_borders == (7, 9)
 
 

@@ -113,6 +113,27 @@ def test_a_graph_from_python_that_differs_in_kind_is_told(
     assert "rows of features do add up to 1, and those that trained" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("is_comma_trained", [True, False])
+def test_numbers_whose_marks_may_separate_thousands_are_not_read_otherwise_than_in_training(
+    settings: Settings, is_comma_trained: bool, tmp_path: Path
+) -> None:
+    def of(cells: list[object]) -> Graph:
+        return graph({"id": NODES["id"], "a": cells})
+
+    comma, point = of(["1.234,5", "2,5", "3"]), of(["1.234", "2.345", "3"])
+    trained, new = (comma, point) if is_comma_trained else (point, comma)
+    Inputs.of(trained, "features").save(tmp_path)
+    (tmp_path / "config.yaml").write_text((Path(str(settings.checkpoint)) / "config.yaml").read_text())
+    given = replace(settings, checkpoint=str(tmp_path))
+    with pytest.raises(
+        UserError, match=r"column 'a' has numbers with a decimal \w+ here, and with a decimal \w+ in the"
+    ):
+        as_trained(given, new)
+    for cells in (["2.5", "1234", "3"], [2.5, 1234.0, 3.0], [5, 6, 7]):  # read in one way only
+        np.testing.assert_array_equal(as_trained(given, of(cells)).features[:, 0], np.array(cells, float))
+    np.testing.assert_array_equal(as_trained(given, trained).features, trained.features)
+
+
 def test_a_file_of_names_that_was_changed_is_refused(settings: Settings, tmp_path: Path) -> None:
     facts = '"edge_features": null, "both_ways": 1, "unit_rows": true'
     weighted = '{"features": null, "edge_weight": "no", ' + facts + "}"

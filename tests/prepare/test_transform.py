@@ -21,7 +21,7 @@ def test_pieces_of_any_size_are_the_rows_of_the_whole(fill: str, scale: str) -> 
     table = NumericTable.of_nodes(graph)
     shuffled = replace(table, missing=np.random.default_rng(0).permutation(table.missing))  # type: ignore[arg-type]
     transform, _, _ = InputTransform.fit(table, graph.split, fill=fill, scale=scale)
-    whole = transform.apply(table)
+    whole = transform.read(table).load()
     assert (whole.width, whole.missing) == (3 if fill == "drop" else 4, None)
     for step in (1, 7, 500):
         rows = np.concatenate(list(transform.read(shuffled).pieces(step)))
@@ -34,7 +34,7 @@ def test_a_fit_that_reads_filled_rows_equals_one_of_filled_columns() -> None:
     graph = holed(2)
     table = NumericTable.of_nodes(graph)
     both, _, why = InputTransform.fit(table, graph.split, fill="mean", scale="standard")
-    filled = InputTransform(both.fill).apply(table)
+    filled = InputTransform(both.fill).read(table).load()
     transform, _, reason = InputTransform.fit(filled, graph.split, scale="standard")
     assert (transform, reason) == (InputTransform(scale=both.scale), why)
 
@@ -50,7 +50,7 @@ def test_a_mapped_table_is_filled_on_reading_with_the_same_rows(fill: str, tmp_p
     assert again == transform
     assert (filled.table.missing, unfilled.table) == (None, mapped)
     np.testing.assert_array_equal(filled[:], unfilled[:])
-    np.testing.assert_array_equal(transform.apply(mapped).rows, transform.apply(table).rows)
+    np.testing.assert_array_equal(transform.read(mapped).load().rows, transform.read(table).load().rows)
 
 
 def test_columns_are_selected_by_name_with_their_empty_cells() -> None:

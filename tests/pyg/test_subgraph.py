@@ -16,7 +16,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from gnnkit import _core
 from gnnkit.graph import Ids
 from gnnkit.pyg import NeighborLoader
-from gnnkit.sampler.base import Reading
+from gnnkit.sampler.base import Reading, Visibility
 from tests.pyg.graphs import heterogeneous, homogeneous
 
 
@@ -51,9 +51,9 @@ class HopLoop:
         drawing, num_nodes = self.nodes[relation.destination], self.graph.num_nodes[relation.destination]
         keys = [self._key(relation.destination, row, num_nodes) for row in rows]
         bounds = None if self.seeds.bounds is None else self.seeds.bounds[[drawing[row][0] for row in rows]]
-        reading = Reading(
-            relation.csc, keys=np.array(keys, np.int64), times=relation.times, bounds=bounds, latest=self.rule.last
-        )
+        times = relation.times
+        visibility = None if times is None else Visibility(times, bounds, latest=self.rule.last)
+        reading = Reading(relation.csc, keys=np.array(keys, np.int64), visibility=visibility)
         nodes = np.array([drawing[row][1] for row in rows], np.int64)
         native = relation.native([self.rule.fanouts[name][hop]], self.rule.replace)
         indptr, sources, ids, *_ = native.draw(reading, nodes, 0, key, 1)

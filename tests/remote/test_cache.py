@@ -7,8 +7,7 @@ import pytest
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.engine.remote.owners import Owners
-from gnnkit.engine.remote.source_sums import SourceSums
+from gnnkit.engine.remote.owners import Owners, SourceSums
 from gnnkit.engine.remote.tier import KeptRows, most_read
 from gnnkit.graph import Floats, Ids
 from gnnkit.sampler import Fanouts

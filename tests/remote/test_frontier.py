@@ -16,11 +16,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, MiniBatch
 from gnnkit.partition import Grid, Partition, Shard, cut_all
 from gnnkit.sampler import (
-    BalancedSampler,
-    ClusterSampler,
     FullSampler,
     LaborSampler,
-    MetropolisHastingsSampler,
     NeighborSampler,
     Sampler,
     WeightedSampler,
@@ -118,22 +115,6 @@ def test_nodes_that_repeat_draw_alike_and_owners_draw_without_messages() -> None
         np.testing.assert_array_equal(own_rows.hop.edge_ids, reference.edge_ids)
 
     Threads.run(work, 3)
-
-
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        BalancedSampler([2]),
-        ClusterSampler(np.zeros(GRAPH.num_nodes, np.int64), 1),
-        MetropolisHastingsSampler([2]),
-    ],
-    ids=lambda sampler: type(sampler).__name__,
-)
-def test_samplers_that_need_other_nodes_are_refused(sampler: Sampler) -> None:
-    with pytest.raises(
-        UserError, match=rf"^strategy.topology=partitioned: sampler={type(sampler).__name__} draws from"
-    ):
-        sample_ranks(sampler, shards(2))
 
 
 def test_a_grid_that_spreads_in_edges_is_refused_on_every_rank() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gnnkit_sweep.rows import SweptRun
+from gnnkit_report.runs_page import SweptRun
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;\u202e\x00{{7*7}}"
 

@@ -97,12 +97,18 @@ def test_fanouts_are_whole_numbers_of_any_type() -> None:
             r"sampler\.threads=1048576 must be a whole number from 1 to 1024",
         ),
         (lambda: LaborSampler([1], importance="max"), r"sampler\.importance=max must be mean, sum or null"),
-        (lambda: WeightedSampler([1], alpha="high"), r"sampler\.alpha=high must be finite"),
-        (lambda: MetropolisHastingsSampler([1], num_walks=2**40), r"sampler\.num_walks=1099511627776 must be a whole"),
-        (lambda: MetropolisHastingsSampler([1], walk_length=2**62), r"sampler\.walk_length=4611686018427387904 must"),
+        (lambda: WeightedSampler([1], alpha="high"), r"sampler\.options\.alpha=high must be finite"),
+        (
+            lambda: MetropolisHastingsSampler([1], num_walks=2**40),
+            r"sampler\.options\.num_walks=1099511627776 must be a whole",
+        ),
+        (
+            lambda: MetropolisHastingsSampler([1], walk_length=2**62),
+            r"sampler\.options\.walk_length=4611686018427387904 must",
+        ),
         (
             lambda: MetropolisHastingsSampler([1], walk_length=2**13, num_walks=2**12),
-            r"sampler\.num_walks=4096 times sampler\.walk_length=8192 must be at most 16777216 steps",
+            r"sampler\.options\.num_walks=4096 times sampler\.options\.walk_length=8192 must be at most 16777216 steps",
         ),
         (lambda: ClusterSampler(None), r"sampler\.clusters has shape \[\], expected one dimension"),
         (lambda: ClusterSampler(torch.eye(2).to_sparse()), r"sampler\.clusters cannot be read as an array"),

@@ -31,8 +31,8 @@ def test_negatives_existed_before_the_event_and_are_no_positive_at_its_time(
 ) -> None:
     events = [(0, 1, 0), (2, 3, 1), (3, 4, 2), *later, (0, 2, 5)]
     links = make_links(events)
-    assert links.val_time is not None
-    edges = at_times(links.val, links.val_time)
+    assert links.val.time is not None
+    edges = links.val.events
     drawn = links.negative_pairs(edges, np.arange(len(edges)), 40, 3, threads=threads, evaluates=True)
     for (source, destination, time), negatives in zip(edges.tolist(), drawn.tolist(), strict=True):
         exist = {end for event in events if event[2] < time for end in event[:2]}
@@ -52,7 +52,7 @@ def test_all_nodes_that_exist_are_drawn_equally_often_also_those_of_earlier_edge
 
 def test_the_first_events_of_training_draw_from_all_nodes_in_training() -> None:
     links = make_links([(0, 1, 0), (0, 1, 1), (2, 3, 2), (4, 5, 4), (0, 5, 6)])
-    assert links.train_time is not None
+    assert links.timeline.train_time is not None
     first = np.array([[0, 1, 0]]).repeat(200, 0)
     drawn = links.negative_pairs(first, np.arange(200), 1, 0)[:, 0, 1]
     assert set(drawn.tolist()) == {2, 3}
@@ -60,7 +60,7 @@ def test_the_first_events_of_training_draw_from_all_nodes_in_training() -> None:
 
 def test_an_evaluated_event_without_negatives_is_an_error_with_key_and_time() -> None:
     links = make_links([(0, 1, 0), (0, 1, 4), (1, 0, 6)])
-    edges = at_times(links.val, links.val_time)
+    edges = links.val.events
     with pytest.raises(
         UserError, match=r"task\.eval_negatives=2: the edge from node 0 to node 1 at time 4 has no negative"
     ):
@@ -131,7 +131,7 @@ def test_stored_links_draw_the_same_pairs(tmp_path: Path) -> None:
     links = make_links([(0, 1, 0), (2, 3, 1), (4, 5, 2), (1, 2, 4), (0, 2, 6)])
     links.save(tmp_path / "links")
     stored = links_of(load_rows(tmp_path / "links"))
-    edges = at_times(links.val, links.val_time)
+    edges = links.val.events
     for evaluates in (False, True):
         drawn = [side.negative_pairs(edges, np.arange(1), 9, 3, evaluates=evaluates) for side in (links, stored)]
         np.testing.assert_array_equal(*drawn)
@@ -144,12 +144,12 @@ def test_an_event_of_which_few_nodes_are_negative_draws_those(borders: tuple[int
     events = np.array([*ring, *message, (5, 6, 1400), (6, 7, 1500)])
     graph = Graph.from_edges(events[:, 0], events[:, 1], 1000, edge_time=events[:, 2]).split_by_time(borders=borders)
     training, links = LinkPrediction().prepare(graph)
-    assert links.train_time is not None
+    assert links.timeline.train_time is not None
     if borders[0] < 1300:
-        edges = at_times(links.val, links.val_time)
+        edges = links.val.events
     else:
-        trained = np.flatnonzero(links.train_time == 1300)
-        edges = at_times(pairs_of(training.csc)[trained], links.train_time[trained])
+        trained = np.flatnonzero(links.timeline.train_time == 1300)
+        edges = at_times(pairs_of(training.csc)[trained], links.timeline.train_time[trained])
     edges = edges[edges[:, 2] == 1300]
     drawn = links.negative_pairs(edges, np.arange(len(edges)), 5, 1, evaluates=borders[0] < 1300)
     assert np.unique(drawn[..., 1]).tolist() == [997, 998, 999]
@@ -162,7 +162,7 @@ def test_training_negatives_exist_in_training_whatever_the_sign_of_times(shift: 
     dst = np.where(np.arange(60) < 40, (src + 1) % 5, (src - 4) % 35 + 5)  # new nodes in the held-out time
     graph = Graph.from_edges(src, dst, 40, edge_time=time).split_by_time(borders=[40 + shift, 50 + shift])
     training, links = LinkPrediction().prepare(graph)
-    edges = at_times(pairs_of(training.csc), links.train_time)
+    edges = at_times(pairs_of(training.csc), links.timeline.train_time)
     assert links.negative_pairs(edges, np.arange(len(edges)), 20, 7).max() < 5
 
 
@@ -183,5 +183,5 @@ def test_edges_that_are_always_visible_are_no_events() -> None:
     time = np.array([ALWAYS, ALWAYS, 1, 2, 3, 4, 5, 6])
     graph = Graph.from_edges([0, 1, 2, 3, 4, 5, 0, 1], [1, 2, 3, 4, 5, 0, 2, 3], 6, edge_time=time)
     links = LinkPrediction().prepare(graph.split_by_time(borders=[5, 6]))[1]
-    assert links.events is not None
-    assert links.events[:, 2].min() == 1
+    assert links.timeline.events is not None
+    assert links.timeline.events[:, 2].min() == 1

@@ -83,6 +83,7 @@ def test_configured_mappings_reach_the_sampler() -> None:
     odd = {"default": [10, 5], "a b:c,[d]\\": [1, 2]}
     assert compose([*overrides, *as_overrides({"sampler": {"fanouts": odd}})])["sampler"]["fanouts"] == odd
     assert compose([*overrides, written, "sampler.fanouts=[2,3]"])["sampler"]["fanouts"] == [2, 3]
+    assert "fanouts" not in compose([*overrides, "~sampler.fanouts"])["sampler"]
 
 
 def test_mappings_need_a_sampler_with_fanouts() -> None:

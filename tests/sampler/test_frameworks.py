@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import trim_to_layer
 
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
 from gnnkit.pyg import NeighborLoader
 from gnnkit.sampler import LoadedBatch, Loader, NeighborSampler, Sampler, WeightedSampler
-from gnnkit.sampler.frameworks import tensor
+from gnnkit.sampler.loaded_batch import tensor
 from tests.cases import few
 
 NUM_NODES = 120
@@ -135,13 +136,29 @@ def test_a_batch_without_features_or_seeds_is_pyg_data_too() -> None:
     assert (data.batch_size, data.num_nodes, data.num_edges, data.x) == (0, 0, 0, None)
 
 
-def test_dgl_blocks_have_the_edges_of_ours() -> None:
-    dgl = pytest.importorskip("dgl", reason="DGL has no build for this torch")
-    for batch in loader():
-        inputs, outputs, blocks = batch.to_dgl()
-        assert (inputs.tolist(), outputs.tolist()) == (batch.input_nodes.tolist(), batch.seeds.tolist())
-        for theirs, ours in zip(blocks, batch.blocks, strict=True):
-            assert theirs.edata[dgl.EID].tolist() == ours.edge_ids.tolist()
+def typed_data() -> HeteroData:
+    data = HeteroData()
+    data["paper"].x, data["author"].x = torch.rand(4, 2), torch.rand(3, 2)
+    data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1, 2], [0, 1, 3]])
+    return data
+
+
+@pytest.mark.parametrize("is_graph", [False, True])
+@pytest.mark.parametrize("seeds", ["paper", ("paper", [0, 3]), ("paper", np.array([True, False, False, True]))])
+def test_seeds_of_a_node_type_are_refused_with_the_loader_to_use(seeds: Any, is_graph: bool) -> None:
+    data: Any = Graph.from_pyg(typed_data()) if is_graph else typed_data()
+    for fanouts in ([2, 2], {"default": [2, 2], ("author", "writes", "paper"): [1, 2]}):
+        with pytest.raises(
+            UserError, match=r"^seeds=.*: seeds with a node type were .* use gnnkit.pyg.NeighborLoader$"
+        ):
+            Loader(
+                data, fanouts, seeds, batch_size=2, features={"paper": np.ones((4, 2))}, transform=LoadedBatch.to_pyg
+            )
+
+
+def test_a_graph_with_types_is_refused_with_the_loader_to_use() -> None:
+    with pytest.raises(UserError, match=r"^HeteroData has node or edge types: use gnnkit.pyg.NeighborLoader, or"):
+        Loader(typed_data(), [2, 2], batch_size=2)
 
 
 class Classifier(lightning.LightningModule):

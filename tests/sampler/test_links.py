@@ -15,7 +15,9 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids
 from gnnkit.sampler import NeighborSampler
 from gnnkit.sampler.links import (
+    HeldOutEdges,
     Links,
+    NegativeRule,
     codes,
     draw_for_pairs,
     links_of,
@@ -32,7 +34,9 @@ TRAIN = [(0, 1), (1, 2), (2, 0), (2, 1)]
 
 
 def make_links(known: Ids | None, num_nodes: int = 48) -> Links:
-    return Links(num_nodes, NONE, NONE, known, known, 2, 2, 0.3, 0)
+    return Links(
+        num_nodes, HeldOutEdges(NONE), HeldOutEdges(NONE), NegativeRule(known, 2), NegativeRule(known, 2), 0.3, 0
+    )
 
 
 def test_both_ends_are_replaced_equally_often_and_uniformly_over_pairs_without_an_edge() -> None:
@@ -123,7 +127,8 @@ def test_blocks_without_pairs_are_those_of_the_loop_over_edges(weighted: bool, w
 def test_negatives_of_training_and_of_evaluation_have_a_filter_each(tmp_path: Path) -> None:
     """Of three nodes all pairs but two are edges, and (1, 0) is held out."""
     training, known = (np.sort(codes(np.array(pairs), 3)) for pairs in ([*TRAIN], [*TRAIN, (1, 0)]))
-    Links(3, NONE, np.array([[1, 0]]), training, known, 1, 1, 0.3, 0).save(tmp_path / "links")
+    rules = NegativeRule(training, 1), NegativeRule(known, 1)
+    Links(3, HeldOutEdges(NONE), HeldOutEdges(np.array([[1, 0]])), *rules, 0.3, 0).save(tmp_path / "links")
     links, edge = links_of(load_rows(tmp_path / "links")), np.array([[1, 2]]).repeat(200, 0)
 
     def drawn(*, evaluates: bool) -> set[tuple[int, int]]:
@@ -136,7 +141,7 @@ def test_negatives_of_training_and_of_evaluation_have_a_filter_each(tmp_path: Pa
 
 def test_edges_to_predict_of_an_earlier_version_are_refused(tmp_path: Path) -> None:
     links = make_links(np.arange(3))
-    object.__setattr__(links, "training", None)
+    object.__setattr__(links.training, "excluded", None)
     links.save(tmp_path / "links")
     with pytest.raises(UserError, match=r"links: written by an earlier gnnkit.*write the store again"):
         links_of(load_rows(tmp_path / "links"))

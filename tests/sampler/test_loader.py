@@ -36,7 +36,7 @@ from gnnkit.sampler import (
     Sampler,
     WeightedSampler,
 )
-from gnnkit.sampler.sharding import _report
+from gnnkit.sampler.batching import _report
 from tests.waiting import GUARD
 
 NUM_NODES = 300
@@ -374,7 +374,7 @@ def test_a_loader_resumes_to_the_bit(batching: str) -> None:
 
 def test_a_state_of_other_batches_is_refused() -> None:
     state = loader(rank=0, world_size=2).state_dict()
-    with pytest.raises(ValueError, match="saved with world_size=2, this loader has world_size=1"):
+    with pytest.raises(ValueError, match="saved with world_size=2, this loader has 1"):
         loader().load_state_dict(state)
     with pytest.raises(ValueError, match="saved with seeds="):
         loader(seeds=np.arange(9)).load_state_dict(loader().state_dict())
@@ -426,7 +426,7 @@ def test_a_state_belongs_to_the_ranks_of_its_iteration(group: Group) -> None:
     second = loader()
     second.load_state_dict(first.state_dict())
     assert taken + content(second) == content(whole)
-    reason = "world_size=1, this loader has world_size=2, the size of torch.distributed's default process group"
+    reason = "world_size=1, this loader has 2, the size of torch.distributed's default process group"
     with pytest.raises(UserError, match=reason):
         loader().load_state_dict(saved_alone)
 

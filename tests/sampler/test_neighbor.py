@@ -133,9 +133,9 @@ def test_costs_of_filled_nodes_are_what_they_draw(graph: CSC) -> None:
 
 
 def test_filling_twice_and_words_are_refused() -> None:
-    with pytest.raises(UserError, match=r"^sampler\.fill=no must be true or false"):
+    with pytest.raises(UserError, match=r"^sampler\.options\.fill=no must be true or false"):
         NeighborSampler([2], fill="no")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"^sampler\.fill=true and sampler\.replace=true exclude each other"):
+    with pytest.raises(UserError, match=r"^sampler\.options\.fill=true cannot be combined with sampler\.replace=true"):
         NeighborSampler([2], fill=True, replace=True)
 
 

@@ -23,7 +23,7 @@ from gnnkit.sampler import (
     NeighborSampler,
     WeightedSampler,
 )
-from gnnkit.sampler.base import NativeSampler, Reading, ReadRelations
+from gnnkit.sampler.base import NativeSampler, Reading, ReadRelations, Visibility
 
 NUM_RANKS = 4
 KEY = 11
@@ -179,7 +179,7 @@ def test_draws_are_no_later_than_the_bounds_of_their_rows(csc: CSC, sampler: Nat
     times[csc.indptr[nodes[0]]] = np.iinfo(np.int64).min
     bounds = np.arange(50) % 7 - 1
     for latest in (False, True):
-        reading = Reading(csc, times=times, bounds=bounds, latest=latest)
+        reading = Reading(csc, visibility=Visibility(times, bounds, latest=latest))
         hop = sampler.draw(reading, nodes, 0, key=1)
         rows = np.repeat(np.arange(50), np.diff(hop.indptr))
         assert hop.edge_ids is not None
@@ -200,7 +200,8 @@ def test_each_relation_draws_the_edges_that_its_row_sees(csc: CSC, *, latest: bo
     nodes = np.tile(np.argsort(-np.diff(csc.indptr))[:20], 2)  # each at two times
     bounds = np.repeat([3, 7], 20)
     relations = replace(ReadRelations.of(groups, sampler.fanouts), order=None)
-    reading = Reading(groups.csc, keys=np.arange(40), times=times, bounds=bounds, latest=latest, relations=relations)
+    visibility = Visibility(times, bounds, latest=latest)
+    reading = Reading(groups.csc, keys=np.arange(40), visibility=visibility, relations=relations)
     hop = sampler.draw(reading, nodes, 0, key=1)
     assert hop.edge_ids is not None
     for row, (node, bound) in enumerate(zip(nodes, bounds, strict=True)):
@@ -221,18 +222,19 @@ def test_each_relation_draws_the_edges_that_its_row_sees(csc: CSC, *, latest: bo
 def test_wrong_times_and_bounds_are_named(csc: CSC) -> None:
     node = np.array([3])
     sampler = NeighborSampler([2])
-    for name in ("keys", "bounds"):
-        wrong: dict[str, Any] = {name: np.arange(5)}
+    wrong, times = np.arange(5), np.zeros(csc.num_edges, np.int64)
+    readings = {"keys": Reading(csc, keys=wrong), "bounds": Reading(csc, visibility=Visibility(times, wrong))}
+    for name, reading in readings.items():
         with pytest.raises(ValueError, match=f"{name} has 5 entries, expected 1"):
-            sampler.draw(Reading(csc, **wrong), node, 0, key=1)
+            sampler.draw(reading, node, 0, key=1)
         with pytest.raises(ValueError, match=f"{name} has 5 entries, expected 0"):
-            NeighborSampler([2]).native().sample(Reading(csc, **wrong), node, 0, 1)
+            NeighborSampler([2]).native().sample(reading, node, 0, 1)
     with pytest.raises(ValueError, match=f"times has 5 entries, expected {csc.num_edges}"):
-        sampler.draw(Reading(csc, times=np.arange(5)), node, 0, key=1)
+        sampler.draw(Reading(csc, visibility=Visibility(wrong)), node, 0, key=1)
 
 
 def test_empty_arrays_of_a_hop_do_not_change_a_batch(csc: CSC) -> None:
-    empty = np.array([], np.int64)
+    empty, times = np.array([], np.int64), np.zeros(csc.num_edges, np.int64)
     sampler, node = NeighborSampler([2, 2]).native(), np.array([3])
-    batch = sampler.sample(Reading(csc, keys=empty, bounds=empty), node, 0, 1)
+    batch = sampler.sample(Reading(csc, keys=empty, visibility=Visibility(times, empty)), node, 0, 1)
     assert np.array_equal(batch[0], sampler.sample(Reading(csc), node, 0, 1)[0])

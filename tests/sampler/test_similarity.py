@@ -279,24 +279,30 @@ def test_embeddings_may_be_a_file(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"target": "similar"}, r"^sampler\.target=similar is not known: did you mean similarity\?"),
-        ({"target": None, "floor": 0.5}, r"^sampler\.floor=0\.5 requires sampler\.target=similarity"),
-        ({"target": np.ones(60), "embeddings": np.ones((60, 2))}, r"^sampler\.embeddings requires sampler\.target=sim"),
-        ({"target": None, "sharpness": 2}, r"^sampler\.sharpness=2 requires sampler\.target=similarity"),
-        ({"sharpness": 0}, r"^sampler\.sharpness=0 must be a whole number from 1 to 32"),
-        ({"sharpness": 33}, r"^sampler\.sharpness=33 must be a whole number from 1 to 32"),
-        ({"sharpness": 1.5}, r"^sampler\.sharpness=1\.5 must be a whole number"),
-        ({"floor": 0}, r"^sampler\.floor=0 must be a number of at least 1e-09"),
-        ({"floor": -1.0}, r"^sampler\.floor=-1\.0 must be a number of at least 1e-09"),
-        ({"floor": math.nan}, r"^sampler\.floor=nan must be a number"),
-        ({"floor": math.inf}, r"^sampler\.floor=inf must be a number"),
-        ({"floor": "much"}, r"^sampler\.floor=much must be a number"),
-        ({"embeddings": np.ones(60)}, r"^sampler\.embeddings has shape \[60\], expected \[any, any\]"),
-        ({"embeddings": np.ones((60, 0))}, r"^sampler\.embeddings has shape \[60, 0\], expected at least one column"),
-        ({"embeddings": [[1.0, math.nan]]}, r"^sampler\.embeddings\[0, 1\] = nan is not finite"),
-        ({"embeddings": [[1.0, math.inf]]}, r"^sampler\.embeddings\[0, 1\] = inf is not finite"),
-        ({"embeddings": [[1e39]]}, r"^sampler\.embeddings\[0, 0\] = 1e\+39 is too large for float32"),
-        ({"embeddings": [["a"]]}, r"^sampler\.embeddings has dtype"),
-        ({"embeddings": "/none.npy"}, r"^sampler\.embeddings=/none\.npy cannot be read: "),
+        ({"target": None, "floor": 0.5}, r"^sampler\.options\.floor=0\.5 requires sampler\.target=similarity"),
+        (
+            {"target": np.ones(60), "embeddings": np.ones((60, 2))},
+            r"^sampler\.options\.embeddings requires sampler\.target=sim",
+        ),
+        ({"target": None, "sharpness": 2}, r"^sampler\.options\.sharpness=2 requires sampler\.target=similarity"),
+        ({"sharpness": 0}, r"^sampler\.options\.sharpness=0 must be a whole number from 1 to 32"),
+        ({"sharpness": 33}, r"^sampler\.options\.sharpness=33 must be a whole number from 1 to 32"),
+        ({"sharpness": 1.5}, r"^sampler\.options\.sharpness=1\.5 must be a whole number"),
+        ({"floor": 0}, r"^sampler\.options\.floor=0 must be a number of at least 1e-09"),
+        ({"floor": -1.0}, r"^sampler\.options\.floor=-1\.0 must be a number of at least 1e-09"),
+        ({"floor": math.nan}, r"^sampler\.options\.floor=nan must be a number"),
+        ({"floor": math.inf}, r"^sampler\.options\.floor=inf must be a number"),
+        ({"floor": "much"}, r"^sampler\.options\.floor=much must be a number"),
+        ({"embeddings": np.ones(60)}, r"^sampler\.options\.embeddings has shape \[60\], expected \[any, any\]"),
+        (
+            {"embeddings": np.ones((60, 0))},
+            r"^sampler\.options\.embeddings has shape \[60, 0\], expected at least one column",
+        ),
+        ({"embeddings": [[1.0, math.nan]]}, r"^sampler\.options\.embeddings\[0, 1\] = nan is not finite"),
+        ({"embeddings": [[1.0, math.inf]]}, r"^sampler\.options\.embeddings\[0, 1\] = inf is not finite"),
+        ({"embeddings": [[1e39]]}, r"^sampler\.options\.embeddings\[0, 0\] = 1e\+39 is too large for float32"),
+        ({"embeddings": [["a"]]}, r"^sampler\.options\.embeddings has dtype"),
+        ({"embeddings": "/none.npy"}, r"^sampler\.options\.embeddings=/none\.npy cannot be read: "),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_by_key(options: dict[str, Any], message: str) -> None:
@@ -315,7 +321,9 @@ def test_rows_that_do_not_fit_the_graph_are_refused() -> None:
             similar().with_features(features)
     with pytest.raises(UserError, match=r"graph has none: set sampler\.options\.embeddings"):
         Loader(GRAPH.csc, similar())
-    with pytest.raises(UserError, match=rf"sampler\.embeddings has 5 rows, but the graph has {GRAPH.num_nodes} nodes"):
+    with pytest.raises(
+        UserError, match=rf"sampler\.options\.embeddings has 5 rows, but the graph has {GRAPH.num_nodes} nodes"
+    ):
         similar(embeddings=np.ones((5, 2))).draw(BOTH_WAYS, nodes, 0, key=1)
     with pytest.raises(UserError, match=r"^features has shape \[60, 2, 2\], expected \[any, any\]"):
         similar().with_features(np.ones((60, 2, 2)))

@@ -340,11 +340,11 @@ def test_what_cannot_be_sampled_by_time_is_refused() -> None:
         NeighborSampler([2], time="strict", pick="last", replace=True)
     with pytest.raises(UserError, match=r"sampler.pick=last draws once"):
         NeighborSampler([2], time="strict", pick="last", redraw=True)
-    with pytest.raises(UserError, match=r"sampler.pick=last takes each edge once: use sampler.fill=false"):
+    with pytest.raises(UserError, match=r"sampler.pick=last takes each edge once: use sampler.options.fill=false"):
         NeighborSampler([2], time="strict", pick="last", fill=True)
-    with pytest.raises(UserError, match=r"sampler.pick=weighted takes each edge once: use sampler.fill=false"):
+    with pytest.raises(UserError, match=r"sampler.pick=weighted takes each edge once: use sampler.options.fill=false"):
         NeighborSampler([2], pick="weighted", fill=True)
-    with pytest.raises(UserError, match=r"sampler.alpha=0.5 counts out-edges of all times"):
+    with pytest.raises(UserError, match=r"sampler.options.alpha=0.5 counts out-edges of all times"):
         WeightedSampler([2], time="strict", alpha=0.5)
     with pytest.raises(UserError, match=r"sampler.time=strict: draw needs a reading with bounds"):
         NeighborSampler([2], time="strict").draw(csc, seeds, 0, key=0)

@@ -126,9 +126,17 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a count": (graph(), {"times": [1, 2]}, "times"),
     "dates": (graph(), {"times": np.full(N, "2024-01-01", "M8[D]")}, "times holds dates, unlike other times"),
     "edges": (graph(edge_time=None), {"times": NODE_TIME}, "sampler.time=strict: the graph has no times"),
-    "a csc": (graph().csc, {"times": NODE_TIME}, r"got a CSC: pass a Graph with edge_time"),
-    "groups": (RelationGroups.of(graph().csc, DST % 2, ("a", "b")), {}, "got a RelationGroups"),
-    "a type": (hetero(), {"seeds": "user"}, r"got seeds of a type: .* use gnnkit.pyg.NeighborLoader\(time_attr="),
+    "a csc": (
+        graph().csc,
+        {"times": NODE_TIME},
+        r"pass a Graph with edge_time, as of Graph.from_edges\(src, dst, edge_time=TIMES\) or Graph.from_tables\(edges, time=C",
+    ),
+    "groups": (
+        RelationGroups.of(graph().csc, DST % 2, ("a", "b")),
+        {},
+        "the graph has no times: pass a Graph with edge_time",
+    ),
+    "a type": (hetero(), {"seeds": "user"}, "seeds with a node type were removed: use gnnkit.pyg.NeighborLoader"),
     "no rule": (
         graph(),
         {"times": NODE_TIME, "time": "none"},

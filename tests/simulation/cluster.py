@@ -20,7 +20,7 @@ import torch
 from gnnkit.comm import rendezvous
 from gnnkit.comm.mailbox import DeadlineExceeded, PeerLost
 from gnnkit.errors import UserError
-from gnnkit.launch import child, group
+from gnnkit.launch import child, processes
 from gnnkit.training import resume
 from gnnkit.training.saving import Checkpoints
 from tests.simulation.disk import Disk
@@ -469,7 +469,7 @@ class PlayedChild(child.Child):
         return [self._process.sentinel, *([self._process.reported] if self._reader else [])]
 
 
-class PlayedGroup(group.Group):
+class PlayedGroup(processes.Group):
     """A group that starts its processes without a thread."""
 
     def run(self) -> dict[int, Any]:

@@ -128,7 +128,7 @@ class Descriptor:
 
 
 class _System:
-    """What `jobs/lock.py` calls of `os`."""
+    """What `jobs/folder.py` calls of `os`."""
 
     O_RDWR, O_CREAT, O_CLOEXEC = os.O_RDWR, os.O_CREAT, os.O_CLOEXEC
 

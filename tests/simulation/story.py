@@ -17,9 +17,9 @@ from gnnkit_ray import __main__ as agents
 
 import gnnkit
 from gnnkit.errors import UserError
-from gnnkit.jobs import folder, lock, restarts
+from gnnkit.jobs import folder, restarts
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.launch import child, group, processes, watchdog
+from gnnkit.launch import child, processes, watchdog
 from gnnkit.launch.launcher import RankError
 from gnnkit.training import checkpoint, resume, saving
 from gnnkit.training.checkpoint import damage, list_checkpoints  # of the rules, also where a test takes these out
@@ -158,7 +158,7 @@ class Story:
         try:
             request: Any = Asked(settings(self.most, "resume" if resuming else "refuse"), "/run")
             request = folder.resume_order(request)
-            with lock.locked(self.folder), self._holding():  # type: ignore[arg-type]
+            with folder.locked(self.folder), self._holding():  # type: ignore[arg-type]
                 folder._end_writers(self.folder, request.settings)  # type: ignore[arg-type]
                 self.outcome = restarts.restarting(functools.partial(self._start, process), self._job(request))
         except UserError as error:
@@ -335,7 +335,7 @@ class Story:
         host = self.cluster.hosts[0]
 
         def drive() -> None:
-            with contextlib.suppress(UserError), lock.locked(self.folder), self._holding():  # type: ignore[arg-type]
+            with contextlib.suppress(UserError), folder.locked(self.folder), self._holding():  # type: ignore[arg-type]
                 self.world.sleep(0.1)
 
         if host.is_up:
@@ -468,23 +468,23 @@ class Story:
         used = SimpleNamespace(exit=sys.exit, stdin=SimpleNamespace(buffer=None))
         saved = SimpleNamespace(copy_to_host=checkpoint.copy_to_host, save=save)
         patches: list[tuple[Any, str, Any]] = [
-            *((module, "time", clock) for module in (restarts, group, child, watchdog, gnnkit_ray)),
+            *((module, "time", clock) for module in (restarts, processes, child, watchdog, gnnkit_ray)),
             *((module, "secrets", secret) for module in (storage, checkpoint, processes, gnnkit_ray)),
-            *((module, "print", silent) for module in (restarts, group, watchdog)),
-            *((module, "say", silent) for module in (lock, folder)),
+            *((module, "print", silent) for module in (restarts, processes, watchdog)),
+            *((module, "say", silent) for module in (folder,)),
             (storage, "_wait_for", lambda path: path.sync()),
             (resume, "Path", disk.path),
             (folder, "Path", disk.path),
             (folder, "local_path", lambda key, name, *_: disk.path(name)),
-            (lock, "os", disk.os),
-            (lock, "fcntl", disk.fcntl),
+            (folder, "os", disk.os),
+            (folder, "fcntl", disk.fcntl),
             (saving, "threading", SimpleNamespace(Thread=PlayedThread)),
             (saving, "state", _state),
             (saving, "checkpoint", saved),
             (checkpoint, "safe_open", safe_open),
             (child, "os", SimpleNamespace(kill=kill, getpid=lambda: 1)),
-            (group, "connection", SimpleNamespace(wait=wait)),
-            (group, "is_stopped", self._is_stopped),
+            (processes, "connection", SimpleNamespace(wait=wait)),
+            (processes, "is_stopped", self._is_stopped),
             (watchdog, "is_stopped", self._is_stopped),
             (watchdog, "cpu_seconds", lambda pid: 0.0),
             (watchdog, "could_run", lambda pid: False),

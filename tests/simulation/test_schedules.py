@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("gnnkit_ray")
 
 from gnnkit.comm import rendezvous
-from gnnkit.jobs import lock, restarts
+from gnnkit.jobs import folder, restarts
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.training import checkpoint
 from gnnkit.training.saving import Checkpoints
@@ -128,7 +128,7 @@ class Patched:
         def locked(folder: Any) -> Iterator[None]:
             yield
 
-        self.set(lock, "locked", locked)
+        self.set(folder, "locked", locked)
 
     def old_files_go_first(self) -> None:
         forget, aside = checkpoint._forget_others, checkpoint._step_aside

@@ -10,10 +10,10 @@ from gnnkit_testing.graphs import check_graph
 
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.partition import cut_all
-from gnnkit.partition.contiguous import Contiguous
+from gnnkit.partition.by_id import Contiguous
 from gnnkit.partition.grid import make_grid
-from gnnkit.partition.hdrf import Hdrf
 from gnnkit.partition.store.join import join_shards
+from gnnkit.partition.vertex_cut import Hdrf
 
 
 @pytest.mark.parametrize("spec", ["1d", "2d", "3d", "cut of nodes"])

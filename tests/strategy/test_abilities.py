@@ -47,7 +47,7 @@ def test_a_task_asks_the_ability() -> None:
     LinkPrediction().check(Able(), None)
     with pytest.raises(UserError, match=r"^task=link_prediction: this strategy provides rows of nodes only"):
         LinkPrediction().check(Plain(), None)
-    with pytest.raises(UserError, match=r"^task=link_prediction: strategy.batching=balanced evens out"):
+    with pytest.raises(UserError, match=r"^task=link_prediction: strategy.options.batching=balanced evens out"):
         LinkPrediction().check(IndividualSample(batching="balanced"), None)
 
 

@@ -531,8 +531,11 @@ def test_training_reaches_the_accuracy_of_the_exact_exchange(exchange: str) -> N
         ({"exchange": "adaptive", "keep": 0.5}, "exchange.keep is not known"),
         ({"exchange": "quantized", "bits": 7}, "exchange.bits=7 must be 32 or 16 or 8 or 4 or 2"),
         ({"exchange": "sampled", "keep": 1.5}, "exchange.keep=1.5 must be a number from 0 to 1"),
-        ({"exchange": "pipelined", "smoothing": 1}, "exchange.smoothing=1 must be a number of at least 0 and below 1"),
-        ({"exchange": "adaptive", "max_age": 0}, "exchange.max_age=0 must be a whole number from 1"),
+        (
+            {"exchange": "pipelined", "smoothing": 1},
+            "exchange.options.smoothing=1 must be a number of at least 0 and below 1",
+        ),
+        ({"exchange": "adaptive", "max_age": 0}, "exchange.options.max_age=0 must be a whole number from 1"),
         (
             {"exchange": "quantized+pipelined", "local_iterations": 2},
             r"strategy.local_iterations above 1 skips exchanges, but exchange=quantized\+pipelined needs one in every epoch",

@@ -229,7 +229,7 @@ def test_empty_batches_isolated_seeds_and_batches_of_one_are_no_special_case(mod
     [
         ({"batch_size": 0}, r"^strategy\.batch_size=0 must be"),
         ({"prefetch": 0}, r"^strategy\.prefetch=0 must be"),
-        ({"batching": "even"}, r"^strategy\.batching=even is not known: there are: balanced, plain"),
+        ({"batching": "even"}, r"^strategy\.options\.batching=even is not known: there are: balanced, plain"),
     ],
 )
 def test_bad_arguments_are_refused(keys: dict[str, Any], message: str) -> None:

@@ -14,14 +14,13 @@ import pytest
 import torch
 from gnnkit_testing.graphs import CLASSES, WIDTH
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv, SAGEConv
+from torch_geometric.nn import SAGEConv
 
 import gnnkit
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.model.gcn import GCN
-from gnnkit.model.pyg import PyG
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.sampler import (
     BalancedSampler,
@@ -38,7 +37,7 @@ from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.sync.neighbour import Neighbour
 from gnnkit.training.finite import decide_together
-from tests.models import MODELS
+from tests.models import MODELS, PyG
 from tests.strategy.test_individual_sample import GRAPH, Numbered, make_model, step, steps, worker
 from tests.turns import turns
 
@@ -141,7 +140,7 @@ def test_batches_of_one_and_more_ranks_than_seeds_are_no_special_case() -> None:
 @pytest.mark.slow
 def test_layers_of_pyg_read_the_rows_of_other_owners() -> None:
     torch.manual_seed(1)
-    convs = [GCNConv(WIDTH, 4, normalize=False), nn.ReLU(), nn.Dropout(0.3), SAGEConv(4, CLASSES)]
+    convs = [SAGEConv(WIDTH, 4), nn.ReLU(), nn.Dropout(0.3), SAGEConv(4, CLASSES)]
     module, sampler = PyG(convs).double(), lambda: NeighborSampler([3, 2])
     check_equal(together(JointSample(batch_size=3), module, sampler, 3), serial(module, sampler, 9))
 
@@ -190,20 +189,23 @@ class InPython(NeighborSampler):
 
 
 @pytest.mark.parametrize(
-    "sampler",
+    ("name", "sampler", "reason"),
     [
-        lambda: BalancedSampler([3, 2]),
-        lambda: ClusterSampler(np.arange(GRAPH.num_nodes) % 12),
-        lambda: MetropolisHastingsSampler([3, 3]),
-        lambda: InPython([3, 3]),
+        ("balanced", lambda: BalancedSampler([3, 2]), "draws from more than the in-edges"),
+        ("cluster", lambda: ClusterSampler(np.arange(GRAPH.num_nodes) % 12), "draws from more than the in-edges"),
+        ("metropolis_hastings", lambda: MetropolisHastingsSampler([3, 3]), "draws from more than the in-edges"),
+        ("InPython", lambda: InPython([3, 3]), "does not set draws_at_owners"),
     ],
 )
-def test_samplers_that_owners_cannot_draw_with_are_refused(sampler: Callable[[], Sampler]) -> None:
-    reason = rf"^strategy=joint_sample: sampler={type(sampler()).__name__} draws from more than .*or strategy=individual_sample$"
-    with pytest.raises(UserError, match=reason):
+def test_samplers_that_owners_cannot_draw_with_are_refused(
+    name: str, sampler: Callable[[], Sampler], reason: str
+) -> None:
+    message = rf"^strategy=joint_sample: sampler={name} {reason}.*or strategy=individual_sample$"
+    with pytest.raises(UserError, match=message):
         JointSample().check(sampler(), 2)
     IndividualSample().check(sampler(), 2)
-    with pytest.raises(UserError, match=r"^strategy\.topology=partitioned: sampler=.*topology=shared$"):
+    message = rf"^strategy\.topology=partitioned: sampler={name} {reason}.*or strategy\.topology=shared$"
+    with pytest.raises(UserError, match=message):
         IndividualSample(topology="partitioned").check(sampler(), 2)
 
 

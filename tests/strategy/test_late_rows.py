@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gnnkit
-from gnnkit.strategy.phases import Phases
+from gnnkit.strategy.base import Phases
 from gnnkit.strategy.vertex_centric import FAR, HIGH_CUT, NEAR, LateRows, VertexCentric
 from gnnkit.training import checkpoint
 from tests.cases import few

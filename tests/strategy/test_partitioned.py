@@ -18,7 +18,7 @@ import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine.remote.features import round_rows
-from gnnkit.engine.remote.row_cache import CACHES
+from gnnkit.engine.remote.owned_rows import CACHES
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition import Grid, Partition, cut_all
@@ -250,11 +250,11 @@ def test_the_promises_of_strategies_hold(keys: dict[str, Any], sampler: Sampler 
         ({"topology": "split"}, r"^strategy\.topology=split is not known: there are: partitioned, shared"),
         ({"features": "split"}, r"^strategy\.features=split is not known"),
         ({"topology": "partitioned", "features": "shared"}, r"^strategy\.features=shared with strategy\.topology=part"),
-        ({"topology": "partitioned", "batching": "balanced"}, r"^strategy\.batching=balanced with"),
+        ({"topology": "partitioned", "batching": "balanced"}, r"^strategy\.options\.batching=balanced with"),
         ({"cache": "lru"}, r"^strategy\.cache=lru keeps rows of other workers: use strategy\.features=partitioned"),
         ({"features": "partitioned", "cache": "fifo"}, r"^strategy\.cache=fifo is not known"),
-        ({"features": "partitioned", "cache_rows": 4}, r"^strategy\.cache_rows=4 needs a strategy\.cache"),
-        ({"features": "partitioned", "cache": "lru", "cache_rows": 0}, r"^strategy\.cache_rows=0 must be"),
+        ({"features": "partitioned", "cache_rows": 4}, r"^strategy\.options\.cache_rows=4 needs a strategy\.cache"),
+        ({"features": "partitioned", "cache": "lru", "cache_rows": 0}, r"^strategy\.options\.cache_rows=0 must be"),
     ],
 )
 def test_bad_choices_are_refused(keys: dict[str, Any], message: str) -> None:
@@ -264,7 +264,7 @@ def test_bad_choices_are_refused(keys: dict[str, Any], message: str) -> None:
 
 def test_a_sampler_that_reads_other_nodes_is_refused_before_ranks_start() -> None:
     strategy = IndividualSample(topology="partitioned")
-    with pytest.raises(UserError, match="sampler=BalancedSampler draws from more than the in-edges of one node"):
+    with pytest.raises(UserError, match="sampler=balanced draws from more than the in-edges of one node"):
         strategy.check(BalancedSampler([3, 2]), 2)
     IndividualSample(features="partitioned").check(BalancedSampler([3, 2]), 2)
 
@@ -389,7 +389,7 @@ def test_wrong_seeds_of_a_strategy_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=message):
             on_ranks(1, functools.partial(fail, seeds=seeds), "shared", NeighborSampler([3, 2]))
-    with pytest.raises(UserError, match=r"strategy\.batching=balanced: this strategy chooses the seeds"):
+    with pytest.raises(UserError, match=r"strategy\.options\.batching=balanced: this strategy chooses the seeds"):
         TwiceOwned(batching="balanced")
     assert "chooses the nodes" in str(TwiceOwned().lacks(EdgeTask))
     assert TwiceOwned().on_one_rank(2, NeighborSampler([3, 2])) is None

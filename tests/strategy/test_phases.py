@@ -9,9 +9,8 @@ import pytest
 
 from gnnkit.errors import UserError
 from gnnkit.exchange.quantized import Quantized
-from gnnkit.strategy.phases import Phases
-from gnnkit.strategy.supersteps import MAX_REMOTE, Supersteps
-from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.strategy.base import Phases
+from gnnkit.strategy.vertex_centric import MAX_REMOTE, Supersteps, VertexCentric
 
 
 @pytest.mark.parametrize(

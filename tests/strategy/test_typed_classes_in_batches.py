@@ -20,7 +20,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import BlockLayers, Pool, SparseRows, Tally
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, RelationGroups
-from gnnkit.model.adapt import adapted
+from gnnkit.model.unchanged import adapted
 from gnnkit.sampler import NeighborSampler
 from tests.cases import few, in_turn
 from tests.model import test_hetero as hetero

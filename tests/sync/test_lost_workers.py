@@ -18,11 +18,10 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.jobs import figures, rank_run
-from gnnkit.launch.group import RankError
+from gnnkit.launch.processes import RankError
 from gnnkit.sync.server import Server
-from gnnkit.sync.server_client import ServerClient
-from gnnkit.sync.server_group import ServerGroup
-from gnnkit.task.evaluation.logits import ChunkEvaluation
+from gnnkit.sync.server_client import ServerClient, ServerGroup
+from gnnkit.task.evaluation import ChunkEvaluation
 from tests.cases import few
 from tests.jobs.test_train import small_graph
 from tests.waiting import GUARD

@@ -235,7 +235,7 @@ def test_a_worker_that_ends_is_named_by_its_neighbour() -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(ValueError, match=r"sync.exchange=models is not known: .*there are: gradients, parameters"):
         Neighbour("models")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"sync.rounds=0 must be a whole number from 1"):
+    with pytest.raises(ValueError, match=r"sync.options.rounds=0 must be a whole number from 1"):
         Neighbour(rounds=0)
 
 

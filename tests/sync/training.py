@@ -24,7 +24,7 @@ from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.base import GradientSync
 from gnnkit.task.evaluation import Evaluation
 from gnnkit.training.module import TrainingModule
-from gnnkit.training.updates import Updates
+from gnnkit.training.step import Updates
 
 WIDTH, CLASSES = 5, 3
 sgd = functools.partial(torch.optim.SGD, lr=0.5, momentum=0.9)

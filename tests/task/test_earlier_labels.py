@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnkit.graph.times import ALWAYS, NEVER
-from gnnkit.task.earlier_labels import EarlierLabels, label_columns
+from gnnkit.task.labelled_edges import EarlierLabels, label_columns
 
 TIMES = st.sampled_from([ALWAYS, NEVER, -1, 0, 1, 2, 3])
 LABELS = st.lists(st.sampled_from([np.nan, 0.1, 0.7, 5.0]), min_size=2, max_size=2)

@@ -13,7 +13,7 @@ from torch import Tensor
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph, Ids, Relation
 from gnnkit.partition import Grid
-from gnnkit.sampler.links import Links
+from gnnkit.sampler.links import HeldOutEdges, Links
 from gnnkit.task import event_ranking
 from gnnkit.task.event_ranking import EventRanking
 from gnnkit.task.link_prediction import LinkPrediction
@@ -53,17 +53,15 @@ def score(pairs: Ids) -> Tensor:
 
 def expected(links: Links, split: str) -> list[tuple[float, float, float]]:
     """Returns NDCG, recall and MRR of each event whose pair is new."""
-    assert links.events is not None
-    assert links.node_time is not None
-    events, figures = links.events.tolist(), []
-    for (source, reference), time in zip(
-        getattr(links, split).tolist(), getattr(links, f"{split}_time").tolist(), strict=True
-    ):
+    assert links.timeline.events is not None
+    assert links.timeline.node_time is not None
+    events, figures = links.timeline.events.tolist(), []
+    for source, reference, time in getattr(links, split).events.tolist():
         bought = {d for s, d, t in events if s == source and t < time}
         also = {d for s, d, t in events if s == source and t == time}
         if reference in bought:
             continue
-        exists = [item for item in range(USERS, USERS + ITEMS) if links.node_time[item] < time]
+        exists = [item for item in range(USERS, USERS + ITEMS) if links.timeline.node_time[item] < time]
         candidates = [item for item in exists if item not in bought | also]
         of = {item: float(score(np.array([[source, item, time]]))) for item in [reference, *candidates]}
         above, ties = (
@@ -94,14 +92,14 @@ def test_figures_are_means_over_events_of_new_pairs(ranks: int, monkeypatch: pyt
 
 
 def test_popularity_counts_earlier_events() -> None:
-    ranking, events = EventRanking(LINKS, K), np.asarray(LINKS.events)
+    ranking, events = EventRanking(LINKS, K), np.asarray(LINKS.timeline.events)
     pairs = np.stack([np.zeros(ITEMS, np.int64), USERS + np.arange(ITEMS), np.full(ITEMS, 25)], 1)[None]
     before = events[events[:, 2] < 25, 1] - USERS
     np.testing.assert_array_equal(ranking._count_events(pairs)[0].numpy(), np.bincount(before, minlength=ITEMS))
 
 
 def test_as_many_pairs_are_scored_as_negative_pairs() -> None:
-    links = replace(LINKS, eval_negatives=1)
+    links = replace(LINKS, evaluation=replace(LINKS.evaluation, count=1))
     choice, every = EventRanking(links, K)._events["test"], EventRanking(LINKS, K)._events["test"]
     assert len(choice) == len(LINKS.test) * 2 // ITEMS < len(every)
     assert {tuple(event) for event in choice.tolist()} < {tuple(event) for event in every.tolist()}
@@ -111,5 +109,5 @@ def test_as_many_pairs_are_scored_as_negative_pairs() -> None:
 
 
 def test_a_split_without_new_pairs_has_no_figures() -> None:
-    old = replace(LINKS, val=LINKS.val[:0], val_time=LINKS.val_time[:0])  # type: ignore[index]
+    old = replace(LINKS, val=HeldOutEdges(LINKS.val.pairs[:0], LINKS.val.time[:0]))  # type: ignore[index]
     assert not any(name.startswith("val_") for name in measure(old, 2)[0])

@@ -14,9 +14,9 @@ from gnnkit.errors import UserError
 from gnnkit.partition import Grid
 from gnnkit.sampler.links import pairs_of
 from gnnkit.task import item_ranking
+from gnnkit.task.event_ranking import RULES
 from gnnkit.task.item_ranking import ItemRanking
 from gnnkit.task.link_prediction import LinkPrediction
-from gnnkit.task.recurrence import RULES
 from tests.graphs import shop
 from tests.task.steps import make_workers
 
@@ -39,8 +39,8 @@ def training_pairs() -> set[tuple[int, int]]:
 def expected(scores: np.ndarray, split: str) -> tuple[float, float, float]:
     """Returns NDCG, recall and MRR of scores [users, items], one user at a time."""
     assert LINKS is not None
-    seen = training_pairs() | ({(int(u), int(v)) for u, v in LINKS.val} if split == "test" else set())
-    edges = {(int(u), int(v)) for u, v in getattr(LINKS, split)}
+    seen = training_pairs() | ({(int(u), int(v)) for u, v in LINKS.val.pairs} if split == "test" else set())
+    edges = {(int(u), int(v)) for u, v in getattr(LINKS, split).pairs}
     figures = []
     for user in sorted({u for u, _ in edges}):
         targets = {v - FIRST for u, v in edges if u == user}

@@ -16,7 +16,7 @@ from gnnkit_testing.ranks import on_ranks
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor, nn
 
-from gnnkit.engine.remote.row_cache import CACHES
+from gnnkit.engine.remote.owned_rows import CACHES
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph, Split
 from gnnkit.graph.edge_columns import CONTEXT
@@ -30,8 +30,7 @@ from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
-from gnnkit.task.earlier_labels import label_columns
-from gnnkit.task.labelled_edges import LabelledEdges, inputs_of_head
+from gnnkit.task.labelled_edges import LabelledEdges, inputs_of_head, label_columns
 from gnnkit.task.node_classification import EdgeClassification, NodeClassification
 from gnnkit.task.regression import EdgeRegression
 from gnnkit.testing import check_task
@@ -439,6 +438,11 @@ def test_rows_are_saved_and_mapped(tmp_path: Any) -> None:
             replace(GIVEN, edge_labels=np.where(GIVEN.edge_labels < 0, np.nan, 0.5)),  # type: ignore[operator]
             EdgeClassification(),
             "task=edge_classification needs classes 0, 1, ..., but labels are floating-point numbers: use task=edge_regression",
+        ),
+        (
+            replace(GIVEN, edge_labels=np.eye(3)[np.arange(GIVEN.num_edges) % 3]),
+            EdgeClassification(),
+            r"labels are one-hot rows of 3 numbers: .*labels\.argmax\(1\)",
         ),
         (
             replace(GIVEN, edge_class_names=("a", "b")),

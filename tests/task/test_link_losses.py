@@ -13,14 +13,14 @@ from torch import nn
 from gnnkit.model.rgcn import RGCN
 from gnnkit.partition import Grid
 from gnnkit.sampler import NeighborSampler
-from gnnkit.sampler.links import Links, codes, links_of, load_rows, pairs_of, repeat_by_popularity
+from gnnkit.sampler.links import Links, codes, links_of, load_rows, pairs_of
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.task.decoder import PairDots, dot
-from gnnkit.task.link_losses import link_losses
-from gnnkit.task.link_prediction import LinkPrediction
+from gnnkit.task.link_prediction import LinkPrediction, link_losses
+from gnnkit.task.link_split import repeat_by_popularity
 from tests.graphs import shop
 from tests.task.steps import make_workers, run_steps
 from tests.turns import turns
@@ -109,7 +109,7 @@ def test_popular_items_are_negatives_as_often_as_documented() -> None:
 
 def test_evaluation_negatives_stay_uniform_and_a_share_keeps_its_nodes() -> None:
     links, uniform = prepare_links()[1], prepare_links(sampling="uniform")[1]
-    pairs, ids = links.val, np.arange(len(links.val))
+    pairs, ids = links.val.pairs, np.arange(len(links.val))
     first, second = (each.negative_pairs(pairs, ids, 9, 5, evaluates=True) for each in (links, uniform))
     np.testing.assert_array_equal(first, second)
     items = GRAPH.schema.nodes("item")
@@ -129,9 +129,9 @@ def test_popular_nodes_are_saved_with_the_links(tmp_path: Path) -> None:
     _, links = prepare_links()
     links.save(tmp_path / "links")
     loaded_rows = links_of(load_rows(tmp_path / "links"))
-    assert loaded_rows.popular is not None
-    assert links.popular is not None
-    np.testing.assert_array_equal(loaded_rows.popular, links.popular)
+    assert loaded_rows.training.popular is not None
+    assert links.training.popular is not None
+    np.testing.assert_array_equal(loaded_rows.training.popular, links.training.popular)
 
 
 @pytest.mark.parametrize("num_pairs", [0, 1, 5000])

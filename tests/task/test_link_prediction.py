@@ -174,7 +174,7 @@ def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str
     strategy: ExecutionStrategy = IndividualSample(batch_size=12) if is_whole else VertexCentric()
     sampler = FullSampler() if is_whole else None
     workers = make_workers(GRAPH, Grid(1, 1, 1), whole=is_whole, sampler=sampler, rows=LINKS)
-    held = pair_codes(np.concatenate([LINKS.val, LINKS.test]), 48)
+    held = pair_codes(np.concatenate([LINKS.val.pairs, LINKS.test.pairs]), 48)
     predicted_edges: list[int] = []
 
     def look(batch: Batch) -> None:
@@ -294,7 +294,7 @@ def test_edges_that_are_left_out_change_no_weight_of_the_others() -> None:
 
 def test_an_edge_and_its_reverse_edge_are_held_out_together() -> None:
     assert LINKS is not None
-    parts = [pair_codes(pairs, 48) for pairs in (pairs_of(GRAPH.csc), LINKS.val, LINKS.test)]
+    parts = [pair_codes(pairs, 48) for pairs in (pairs_of(GRAPH.csc), LINKS.val.pairs, LINKS.test.pairs)]
     for i in range(3):
         for j in range(i):
             loops = pairs_of(GRAPH.csc)[:, 0] == pairs_of(GRAPH.csc)[:, 1]
@@ -322,8 +322,8 @@ def test_edges_that_the_data_set_names_are_predicted_and_leave_the_graph(tmp_pat
         less, links = LinkPrediction().prepare(graph)
         assert links is not None
         assert links.given
-        np.testing.assert_array_equal(links.val, val)
-        np.testing.assert_array_equal(links.test, test)
+        np.testing.assert_array_equal(links.val.pairs, val)
+        np.testing.assert_array_equal(links.test.pairs, test)
         assert less.test_edges is None
         remaining = pair_codes(pairs_of(less.csc), 48)
         assert not np.isin(pair_codes(np.concatenate([val, test]), 48), remaining).any()
@@ -348,7 +348,7 @@ def check_saved(links: Links, folder: Path) -> None:
     links.save(folder)
     again = links_of(load_rows(folder))
     assert again.given == links.given
-    np.testing.assert_array_equal(again.test, links.test)
+    np.testing.assert_array_equal(again.test.pairs, links.test.pairs)
 
 
 @pytest.mark.parametrize(
@@ -466,7 +466,7 @@ def test_figures_are_those_of_all_scores_by_hand() -> None:
         results = Threads.run(lambda comm: TASK.measure(out[workers(comm).owned], workers(comm)), ranks)  # noqa: B023
         assert all(figures == results[0] for figures in results)
         assert set(results[0]) == {f"{split}_{name}" for split in TASK.splits for name in TASK.metrics}
-        for index, (split, pairs) in enumerate((("val", LINKS.val), ("test", LINKS.test))):
+        for index, (split, pairs) in enumerate((("val", LINKS.val.pairs), ("test", LINKS.test.pairs))):
             negative = LINKS.negative_pairs(pairs, np.arange(len(pairs)), 7, derive(LINKS.seed, index), evaluates=True)
             scores = np.array(
                 [
@@ -530,7 +530,7 @@ def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
         (
             {},
             IndividualSample(batching="balanced"),
-            "strategy.batching=balanced evens out .* leave batching out",
+            "strategy.options.batching=balanced evens out .* remove the option",
         ),
     ],
 )
@@ -581,7 +581,7 @@ def test_a_run_predicts_edges_and_equals_one_process(decoder: str, keys: dict[st
     _, links = LinkPrediction(width=8, eval_negatives=5).prepare(graph)
     assert links is not None
     rows = np.load(folder / "predictions.npy")
-    np.testing.assert_array_equal(rows[:, :2], links.test)
+    np.testing.assert_array_equal(rows[:, :2], links.test.pairs)
     assert np.isfinite(rows[:, 2]).all()
     files = list(folder.rglob("*.safetensors"))
     assert len(files) == 2  # checkpoint and model

@@ -54,7 +54,7 @@ PREPARED, LINKS = TASK.prepare(GRAPH)
 INVERSE = with_inverse_edges(PREPARED)
 assert LINKS is not None
 INVERSE_LINKS = LINKS.with_inverse_edges(GRAPH.num_relations)
-HELD = np.concatenate([LINKS.val, LINKS.test])
+HELD = np.concatenate([LINKS.val.pairs, LINKS.test.pairs])
 GRIDS = (Grid(2, 1, 1), Grid(3, 1, 1), Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2))
 MODELS: dict[str, Callable[..., nn.Module]] = {"rgcn": RGCN, "rgat": RGAT, "simple_hgn": SimpleHGN, "hgt": HGT}
 UNTYPED: dict[str, Callable[..., nn.Module]] = {"gcn": GCN, "sage": GraphSAGE}
@@ -147,7 +147,7 @@ def test_without_end_types_negatives_are_any_nodes_and_edges_show_the_reverse_re
     assert links is not None
     assert links.relation is not None
     assert (links.relation.hidden, links.relation.ends) == ((SOLD, BUYS), None)
-    pairs = links.val[:1]
+    pairs = links.val.pairs[:1]
     negatives = links.negative_pairs(pairs, np.arange(1), 400, 0, evaluates=True)[0]
     assert {int((edge != pairs[0]).nonzero()[0][0]) for edge in negatives} == {0, 1}
     assert (negatives[:, 0] < USERS).any()
@@ -166,7 +166,7 @@ def test_a_reverse_relation_may_have_further_edges_which_stay() -> None:
     assert links.relation is not None
     assert links.relation.hidden == (BUYS, SOLD)
     remaining = edges_of(after)
-    assert not {(int(v), int(u), SOLD) for u, v in np.concatenate([links.val, links.test])} & remaining
+    assert not {(int(v), int(u), SOLD) for u, v in np.concatenate([links.val.pairs, links.test.pairs])} & remaining
     assert {(u, v, SOLD) for u, v in further} <= remaining
 
 
@@ -214,8 +214,8 @@ def test_a_relation_between_nodes_of_one_type_holds_both_directions_out() -> Non
     assert links is not None
     follows = {(u, v) for u, v, kind in edges_of(after) if kind == FOLLOWS}
     assert len(links.val) > 3
-    assert not {tuple(edge) for edge in links.val.tolist()} & follows
-    assert not {tuple(edge[::-1]) for edge in links.val.tolist()} & follows
+    assert not {tuple(edge) for edge in links.val.pairs.tolist()} & follows
+    assert not {tuple(edge[::-1]) for edge in links.val.pairs.tolist()} & follows
     assert {edge for edge in edges_of(GRAPH) if edge[2] != FOLLOWS} <= edges_of(after)
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import gnnkit
 from gnnkit.comm.threads import Threads
+from gnnkit.engine.remote.owned_rows import CACHES
 from gnnkit.engine.remote.owners import MessageCounter
-from gnnkit.engine.remote.row_cache import CACHES
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
 from gnnkit.partition import Grid
@@ -26,7 +26,7 @@ from gnnkit.sampler.links import codes, pair_codes, pairs_of
 from gnnkit.strategy import Batch, ExecutionStrategy
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
-from gnnkit.strategy.link_seeds import GraphEdges, ShardEdges, StepEdges
+from gnnkit.strategy.seeds import GraphEdges, ShardEdges, StepEdges
 from tests.cases import few
 from tests.task.steps import make_workers, run_steps
 from tests.task.test_link_prediction import GRAPH, LINKS, TASK, make_model, positive_ends
@@ -119,7 +119,7 @@ def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
 @turns(kind=list(STRATEGIES), name=["gcn", "gat"])
 def test_no_rank_reads_an_edge_that_any_rank_predicts_in_the_step(kind: str, name: str) -> None:
     assert LINKS is not None
-    held = pair_codes(np.concatenate([LINKS.val, LINKS.test]), NUM_NODES)
+    held = pair_codes(np.concatenate([LINKS.val.pairs, LINKS.test.pairs]), NUM_NODES)
     every, strategy = pairs_of(GRAPH.csc), STRATEGIES[kind](10)
 
     def work(comm: Threads) -> list[tuple[Ids, Ids]]:

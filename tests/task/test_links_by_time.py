@@ -91,7 +91,7 @@ def test_events_after_an_event_do_not_change_its_score(train: Callable[..., Resu
         for ends in (graph.csc.indices, src)
     ]
     base, scrambled = (train(one, write=["predictions"], output=str(tmp_path / str(n))) for n, one in enumerate(events))
-    times = np.array([LinkPrediction().prepare(one)[1].test_time for one in events])
+    times = np.array([LinkPrediction().prepare(one)[1].test.time for one in events])
     before = times[0] < cut
     assert 10 < before.sum() < len(before) - 10
     assert scrambled["train_loss"] == base["train_loss"]
@@ -214,9 +214,9 @@ def test_recommendations_read_the_edges_after_a_split_by_time() -> None:
         graph, links = LinkPrediction(relation="user-buys-item").prepare_known(purchases())
     assert graph.num_edges == purchases().num_edges
     assert links is not None
-    assert links.known is not None
+    assert links.evaluation.excluded is not None
     bought = purchases().edge_types == 0
-    assert len(links.known) == len(
+    assert len(links.evaluation.excluded) == len(
         np.unique(purchases().csc.indices[bought] + 100 * _destinations(purchases())[bought])
     )
 
@@ -240,17 +240,17 @@ def test_inclusive_shows_other_relations_at_the_time_of_an_event() -> None:
         assert batch.nodes is not None
         sources = np.split(batch.nodes[block.indices], block.indptr[1:-1])
         assert {node: sorted(ends.tolist()) for node, ends in enumerate(sources)} == expected
-        assert timed.train_time is not None
-        assert sorted(timed.train_time) == [4, 5, 5, 5, 9, 9]
+        assert timed.timeline.train_time is not None
+        assert sorted(timed.timeline.train_time) == [4, 5, 5, 5, 9, 9]
 
 
 def test_static_and_held_out_edges_are_not_predicted_in_training() -> None:
     graph = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, edge_time=[ALWAYS, 3, 4, 9]).split_by_time(borders=[5, 20])
     _, links = LinkPrediction().prepare(graph)
     _, links = links.arrange(graph, "strict")
-    assert links.train_time is not None
-    assert sorted(links.train_time[links.trains()]) == [3, 4]
-    assert links.trains(np.flatnonzero(links.train_time == 9)).tolist() == [False]
+    assert links.timeline.train_time is not None
+    assert sorted(links.timeline.train_time[links.trains()]) == [3, 4]
+    assert links.trains(np.flatnonzero(links.timeline.train_time == 9)).tolist() == [False]
 
 
 @pytest.mark.parametrize(

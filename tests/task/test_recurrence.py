@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gnnkit.graph import Graph
 from gnnkit.sampler.events import NO_EVENT, EventHistory
+from gnnkit.task.event_ranking import RULES, Recurrence
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.ranking import ranking
-from gnnkit.task.recurrence import RULES, Recurrence
 
 
 def last_of(times: list[int]) -> int:
@@ -64,19 +64,20 @@ def test_messages_of_students_recur_as_published(negatives: str, data_folder: Pa
     file = np.load(data_folder / "college_msg.npz")
     graph = Graph.from_edges(file["src"], file["dst"], edge_time=file["time"]).split_by_time([0.7, 0.15, 0.15])
     _, links = LinkPrediction().prepare(graph)
-    assert links.events is not None
-    assert links.test_time is not None
+    all_events = links.timeline.events
+    assert all_events is not None
+    assert links.test.time is not None
     rng = np.random.default_rng(0)
     rows = np.sort(rng.choice(len(links.test), 1000, replace=False))
-    events = np.concatenate([links.test, links.test_time[:, None]], 1)[rows]
+    events = np.concatenate([links.test.pairs, links.test.time[:, None]], 1)[rows]
     drawn = links.negative_pairs(events, np.arange(1000), 100, key=0, evaluates=True)
     pairs = np.concatenate([events[:, None, :2], drawn], 1)
     if negatives == "historical":  # earlier destinations of the sender replace the first ones
         for row, (source, destination, time) in enumerate(events):
-            earlier = links.events[(links.events[:, 0] == source) & (links.events[:, 2] < time), 1]
+            earlier = all_events[(all_events[:, 0] == source) & (all_events[:, 2] < time), 1]
             places = rng.permutation(np.unique(earlier[earlier != destination]))[:100]
             pairs[row, 1 : 1 + len(places), 1] = places
-    rules = Recurrence(links.events, links.num_nodes, WEEK)
+    rules = Recurrence(all_events, links.num_nodes, WEEK)
     for rule, scores in rules.scores(pairs, events[:, 2]).items():
         if rule in PUBLISHED[negatives]:
             reference = pytest.approx(PUBLISHED[negatives][rule], abs=0.04)

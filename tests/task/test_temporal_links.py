@@ -13,10 +13,10 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.sampler.links import Links, check_links, links_of, load_rows
+from gnnkit.sampler.links import Links, links_of, load_rows
+from gnnkit.task.event_ranking import RULES
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.link_split import held_out_candidates
-from gnnkit.task.recurrence import RULES
 from tests.runs import BARE
 
 
@@ -69,20 +69,25 @@ def test_a_model_below_a_rule_says_so(tmp_path: Path, capfd: pytest.CaptureFixtu
 
 def test_times_of_events_are_checked_and_stored(tmp_path: Path) -> None:
     _, links = LinkPrediction().prepare(conversations())
-    assert links.events is not None
-    assert links.events.shape == (400, 3)
-    assert links.val_time is not None
-    assert (links.val_time >= conversations().time_borders[0]).all()  # type: ignore[index]
+    assert links.timeline.events is not None
+    assert links.timeline.events.shape == (400, 3)
+    assert links.val.time is not None
+    assert (links.val.time >= conversations().time_borders[0]).all()  # type: ignore[index]
     links.save(tmp_path / "links")
-    np.testing.assert_array_equal(links_of(load_rows(tmp_path / "links")).events, links.events)
-    for field, value, message in [
-        ("events", links.events[:, :2], "three columns"),
-        ("val_time", links.val_time[1:], "val_time is not a list"),
-        ("events", links.events + 1000, "events"),
-    ]:
+    np.testing.assert_array_equal(links_of(load_rows(tmp_path / "links")).timeline.events, links.timeline.events)
+    for number, (wrong, message) in enumerate(
+        [
+            (replace(links, timeline=replace(links.timeline, events=links.timeline.events[:, :2])), "three columns"),
+            (replace(links, val=replace(links.val, time=links.val.time[1:])), "val_time is not a list"),
+            (replace(links, timeline=replace(links.timeline, events=links.timeline.events + 1000)), "events"),
+            (replace(links, val=replace(links.val, negatives=links.val.pairs + 1000)), "val_negatives"),
+            (replace(links, test=replace(links.test, negatives=links.test.pairs[1:])), "test_negatives is not a table"),
+        ]
+    ):
+        wrong.save(tmp_path / str(number))
         with pytest.raises(UserError, match=message):
-            check_links(replace(links, **{field: value}))
-    assert LinkPrediction().prepare(replace(conversations(), time_borders=None))[1].events is None
+            load_rows(tmp_path / str(number))
+    assert LinkPrediction().prepare(replace(conversations(), time_borders=None))[1].timeline.events is None
 
 
 def test_negatives_of_the_data_are_those_of_the_evaluation_in_the_order_of_the_edge_list(tmp_path: Path) -> None:
@@ -93,8 +98,8 @@ def test_negatives_of_the_data_are_those_of_the_evaluation_in_the_order_of_the_e
     graph.save(tmp_path / "graph")
     for read in (graph, Graph.load(tmp_path / "graph")):
         _, links = LinkPrediction(eval_negatives=7).prepare(read.split_by_time(borders=[6, 8]))
-        assert links.eval_negatives == 1
-        assert (links.val.tolist(), links.test.tolist()) == ([[5, 3], [4, 2]], [[5, 2], [4, 3]])
+        assert links.evaluation.count == 1
+        assert (links.val.pairs.tolist(), links.test.pairs.tolist()) == ([[5, 3], [4, 2]], [[5, 2], [4, 3]])
         candidates = [np.concatenate([*held_out_candidates(alone(), links, split)]) for split in ("val", "test")]
         assert candidates[0].tolist() == [[[5, 3, 7], [5, 10, 7]], [[4, 2, 6], [4, 11, 6]]]
         assert candidates[1].tolist() == [[[5, 2, 8], [5, 12, 8]], [[4, 3, 9], [4, 13, 9]]]

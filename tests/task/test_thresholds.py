@@ -22,8 +22,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid
 from gnnkit.task import LabelFacts
-from gnnkit.task.classes import ClassTask
-from gnnkit.task.decisions import BINS, PRIOR, best_threshold
+from gnnkit.task.classes import BINS, PRIOR, ClassTask, best_threshold
 from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification
 from tests.runs import BARE, within_process
@@ -244,8 +243,8 @@ def test_a_saved_model_decides_as_its_run(tmp_path: Path) -> None:
         )
     assert np.array_equal(np.load(stricter.folder / "predictions.npy"), rows[:, 1] >= 0.9)
     page = (run.folder / "report.html").read_text()
-    assert "Precision and recall of fraud by threshold" in page
-    assert "(chosen)" in page
+    assert "Test rows by threshold" in page
+    assert "Chosen thresholds" in page
     extra = {"classes": "", "thresholds": ""}
     program = torch.export.load(gnnkit.export(run.folder, tmp_path / "net.pt2"), extra_files=extra)
     assert json.loads(extra["thresholds"])[1] == threshold

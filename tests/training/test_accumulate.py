@@ -13,7 +13,7 @@ import gnnkit
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
-from gnnkit.jobs import Order, dispatch
+from gnnkit.jobs import Order, check
 from gnnkit.training import checkpoint
 from gnnkit.training.module import accumulate_batches
 from tests.cases import exhaustive
@@ -104,7 +104,7 @@ def test_a_run_goes_on_between_two_steps_of_the_optimiser(tmp_path: Path) -> Non
 )
 def test_what_cannot_be_added_up_is_refused(overrides: str, why: str) -> None:
     with pytest.raises(UserError, match=rf"^trainer.accumulate=2: .*{why}: use trainer.accumulate=1$"):
-        dispatch.check(Order(settle(compose([*overrides.split(), "trainer.accumulate=2"]))))
+        check(Order(settle(compose([*overrides.split(), "trainer.accumulate=2"]))))
 
 
 @pytest.mark.slow

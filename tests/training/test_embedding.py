@@ -25,7 +25,7 @@ from gnnkit.engine import Tally
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
-from gnnkit.jobs import Order, dispatch, start
+from gnnkit.jobs import Order, check, start
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid
@@ -384,7 +384,7 @@ SAMPLED = "strategy=individual_sample"
 )
 def test_runs_that_cannot_learn_rows_are_refused_with_the_reason(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as refused:
-        dispatch.check(Order(settle(compose([*overrides, "inputs=learned", "dataset=synthetic", "comm=gloo"]))))
+        check(Order(settle(compose([*overrides, "inputs=learned", "dataset=synthetic", "comm=gloo"]))))
     assert str(refused.value).startswith(message)
 
 

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -19,12 +17,10 @@ import gnnkit
 from gnnkit.exchange.pipelined import Pipelined
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.leader.epochs import short
-from gnnkit.model.gcn import GCN
-from gnnkit.strategy import supersteps
-from gnnkit.strategy.phases import Phases
+from gnnkit.strategy import vertex_centric
+from gnnkit.strategy.base import Phases
 from gnnkit.training import checkpoint
-from gnnkit.training.exact_epochs import PARTS, GradientCheck
-from gnnkit.training.module import TrainingModule
+from gnnkit.training.exact_epochs import PARTS
 from gnnkit.training.resume import position
 from tests.cases import exhaustive, few, in_turn
 from tests.jobs.test_train import small_graph
@@ -55,7 +51,7 @@ SAMPLED: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def any_cut_has_supersteps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supersteps, "MAX_REMOTE", 1.0)
+    monkeypatch.setattr(vertex_centric, "MAX_REMOTE", 1.0)
 
 
 def run(
@@ -277,107 +273,6 @@ def test_shares_of_an_exact_run_have_no_effect(tmp_path: Path, capfd: pytest.Cap
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("keys", "cosine", "epochs"),
-    [
-        (SCHEMES["quantized"], 0.5, [3, 6, 9]),
-        exhaustive(({"exchange": {"name": "quantized", "bits": 16}}, 1 - 1e-5, [3, 6, 9])),
-        exhaustive(({"exchange": {"name": "quantized", "bits": 16}, "comm": "gloo"}, 1 - 1e-5, [3, 6, 9])),
-        exhaustive(({"exchange": "quantized", "inputs": "learned", "embedding": 4}, 0.5, [3, 6, 9])),
-        exhaustive((SCHEMES["pipelined"], -1.0, [3, 6, 9])),
-        exhaustive((SCHEMES["supersteps"], -1.0, [5, 8])),
-        exhaustive((SCHEMES["leader"], -1.0, [5, 8])),
-    ],
-    ids=["2 bits", "16 bits", "processes", "learned", "pipelined", "supersteps", "leader"],
-)
-def test_a_run_measures_its_gradients_against_exact_ones_and_stays_the_same(
-    keys: dict[str, Any], cosine: float, epochs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = {"max_epochs": 10, "check_val_every_n_epoch": 3, "exact_shares": [0, 0.1]}
-    result, actual = run(tmp_path / "run", trainer, **keys)
-    gradients = result["schedule"]["gradients"]
-    assert [epoch for epoch, _, _ in gradients] == epochs
-    assert all(cosine <= actual_cosine <= 1 + 1e-12 and 0.2 < ratio < 5 for _, actual_cosine, ratio in gradients)
-    assert min(actual_cosine for _, actual_cosine, _ in gradients) < 1 - 1e-12
-    monkeypatch.setattr(TrainingModule, "look_at_gradient", lambda *_, **__: None)
-    if keys.get("comm") is None:
-        assert torch.equal(run(tmp_path / "other", trainer, **keys)[1], actual)
-
-
-@pytest.mark.parametrize(
-    ("max_epochs", "every", "epochs"),
-    [
-        (1, 1, [1]),
-        (9, 1, [*range(1, 10)]),
-        (10, 1, [*range(1, 11)]),
-        (11, 1, [2, 4, 6, 8, 10]),
-        (100, 1, [*range(10, 101, 10)]),
-        (100, 3, [*range(12, 97, 12)]),
-        (5, 10, []),
-    ],
-)
-def test_gradients_are_compared_at_most_ten_times_at_evaluations(
-    max_epochs: int, every: int, epochs: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check = GradientCheck()
-    monkeypatch.setattr(check, "_compare", lambda *arguments, **_: check.measured.append([arguments[-1], 1.0, 1.0]))
-    module = MagicMock()
-    module.trainer.max_epochs, module.trainer.check_val_every_n_epoch = max_epochs, every
-    for module.current_epoch in range(max_epochs):
-        check.look(module, [], is_summed=True)
-    assert [epoch for epoch, _, _ in check.measured] == epochs
-
-
-@pytest.mark.slow
-@few(
-    "name",
-    ["supersteps", "async", exhaustive("ssp"), exhaustive("servers"), exhaustive("neighbour")],
-    default=["supersteps"],
-)
-def test_workers_without_common_edges_have_the_exact_gradient(name: str, tmp_path: Path) -> None:
-    """Workers stay at the initial parameters, and have different numbers of rows."""
-    graph = small_graph()
-    nodes = np.arange(graph.num_nodes)
-    loops = Graph(CSC.from_edges(nodes, nodes, len(nodes)), graph.features, graph.labels, graph.split)
-    trainer = {"max_epochs": 10, "check_val_every_n_epoch": 3, "exact_shares": [0, 0.1], "lr": 1e-15}
-    result, _ = run(tmp_path / "run", trainer, data=loops, **SCHEMES[name])
-    gradients = torch.tensor(result["schedule"]["gradients"], dtype=torch.float64)
-    assert gradients[:, 0].tolist() == ([5, 8] if name == "supersteps" else [3, 6, 9])
-    assert float((gradients[:, 1:] - 1).abs().max()) <= 1e-9
-
-
-class OwnStep(L.LightningModule):
-    """Computes its loss itself."""
-
-    def __init__(self, in_features: int, num_classes: int) -> None:
-        super().__init__()
-        self.gcn, self.num_layers = GCN(in_features, num_classes), 2
-
-    def forward(self, x: Tensor, adjacencies: Any) -> Any:
-        return self.gcn(x, adjacencies)
-
-    def training_step(self, batch: Any, index: int) -> Tensor:
-        out = batch.outputs(self(batch.x, batch.adjacencies))
-        return torch.nn.functional.cross_entropy(out, batch.labels, reduction="sum") / batch.total
-
-
-@pytest.mark.slow
-def test_a_run_says_why_a_gradient_is_not_measured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    result, _ = run(tmp_path / "run", {"max_epochs": 3}, model=OwnStep, **SCHEMES["pipelined"])
-    reason = "model=OwnStep defines training_step, which may not be called twice"
-    assert result["schedule"]["unmeasured"] == reason
-    assert f"the gradient was not compared with the exact one, because {reason}" in capfd.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_run_too_short_for_a_comparison_says_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    result, _ = run(tmp_path / "run", {"max_epochs": 1, "check_val_every_n_epoch": 1}, **SCHEMES["supersteps"])
-    assert result["schedule"]["gradients"] == []
-    assert result["schedule"]["unmeasured"] == "no comparison was due in approximate epochs"
-    assert "because no comparison was due in approximate epochs" in capfd.readouterr().err
-
-
-@pytest.mark.slow
 def test_a_step_that_predicts_all_edges_is_no_exact_step(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     keys = {"strategy": "preset_workload", "task": "link_prediction", "workers": 2, "threads": 1, "comm": "threads"}
     result = gnnkit.train(small_graph(), folder=tmp_path, trainer={"max_epochs": 12}, **BARE, **keys)
@@ -409,31 +304,3 @@ def path_graph(num_nodes: int) -> Graph:
 def test_ranks_that_have_never_stepped_finish_with_the_others(keys: dict[str, Any], tmp_path: Path) -> None:
     result, _ = run(tmp_path / "run", {"max_epochs": 10, "exact_shares": [0, 0.3]}, data=path_graph(60), **keys)
     assert result["schedule"]["finish"] == 3
-
-
-@pytest.mark.slow
-@few("decoder", ["dot", "mlp"], default=["mlp"])
-def test_gradients_of_a_decoder_are_compared_too(decoder: str, tmp_path: Path) -> None:
-    """Steps of a rate of almost 0 are exact."""
-    task = {"name": "link_prediction", "decoder": decoder}
-    trainer = {"max_epochs": 10, "check_val_every_n_epoch": 3, "exact_shares": [0, 0.1], "lr": 1e-15}
-    result, _ = run(tmp_path / "run", trainer, task=task, **SCHEMES["neighbour"])
-    assert result["schedule"]["gradients"]
-    for _, cosine, ratio in result["schedule"]["gradients"]:
-        assert (cosine, ratio) == (pytest.approx(1, abs=1e-6), pytest.approx(1, abs=1e-6))
-
-
-@pytest.mark.slow
-def test_gradients_of_one_cluster_are_not_compared_with_the_graph(tmp_path: Path) -> None:
-    result, _ = run(tmp_path / "run", {"max_epochs": 10}, **SCHEMES["clusters"])
-    assert result["schedule"]["unmeasured"] == "strategy=cluster reads other rows in each step"
-    assert result["schedule"]["gradients"] == []
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_fixed_share_compares_no_gradients_that_may_not_fit(tmp_path: Path) -> None:
-    trainer = {"max_epochs": 10, "exact_shares": [0, 0], "evaluation_memory": 1e-6}
-    result, _ = run(tmp_path / "run", trainer, **SCHEMES["preset"])
-    assert "trainer.evaluation_memory" in result["schedule"]["unmeasured"]
-    assert result["schedule"]["gradients"] == []

@@ -13,9 +13,9 @@ from torch_geometric import nn as pyg
 
 import gnnkit
 from gnnkit.errors import UserError
-from gnnkit.model.pyg import PyG
 from tests.cases import exhaustive, few
 from tests.graphs import random_graph
+from tests.models import PyG
 from tests.runs import BARE
 
 
@@ -201,4 +201,6 @@ def test_the_monitored_figure_is_named_where_another_one_has_a_better_epoch(
     result = run(tmp_path / "run", model="gcn", trainer=trainer, strategy=PRESET)
     (line,) = (text for text in capfd.readouterr().err.splitlines() if text.startswith("approximate training: "))
     assert result["best_evaluation"]["value"] > result["val_accuracy"]
-    assert "; trainer.monitor=val_loss selects the saved model" in line
+    saved, loss = result["saved_epoch"], f"val_loss={result['val_loss']:.4g}"
+    assert f"of epoch {saved}, has {loss}; the best evaluation was {loss} in epoch {saved}" in line
+    assert "val_accuracy" not in line

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from gnnkit.launch.allocator import FIRST_STEPS
-from gnnkit.training import freed
+from gnnkit.launch.lean import FIRST_STEPS
+from gnnkit.training import trainer
 from tests.training.test_callbacks import run
 
 SCRIPT = """
 import numpy as np
-from gnnkit.launch.allocator import give_back_freed_memory, keep_freed_memory
+from gnnkit.launch.lean import give_back_freed_memory, keep_freed_memory
 
 def resident():
     lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
@@ -47,6 +47,6 @@ def test_the_first_steps_and_evaluations_give_back(
     epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(freed, "give_back_freed_memory", lambda: calls.append(None))
+    monkeypatch.setattr(trainer, "give_back_freed_memory", lambda: calls.append(None))
     run(tmp_path / "run", workers=1, trainer={"max_epochs": epochs})
     assert len(calls) == 3 * min(epochs, FIRST_STEPS)  # before and after the backward pass, and of an evaluation

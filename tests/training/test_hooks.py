@@ -17,7 +17,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.training import hooks
-from gnnkit.training.metrics import gather_everywhere
+from gnnkit.training.hooks import gather_everywhere
 from tests.cases import exhaustive
 from tests.training.test_own_models import CLASSES, Own, make_seeded, read_logged, train
 

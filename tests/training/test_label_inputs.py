@@ -19,7 +19,7 @@ from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.prepare.trained import Inputs
 from gnnkit.strategy import Batch, Worker
-from gnnkit.training.label_inputs import LabelInputs
+from gnnkit.training.embedding import LabelInputs
 from tests.graphs import random_graph
 from tests.runs import BARE, train_on_threads
 

@@ -18,7 +18,7 @@ import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph
-from gnnkit.training.logged import REDUCTIONS, LoggedValue, over_ranks
+from gnnkit.training.hooks import REDUCTIONS, LoggedValue, over_ranks
 from gnnkit.training.module import Evaluated
 from tests.cases import exhaustive, in_turn
 from tests.runs import BARE

@@ -16,11 +16,8 @@ import gnnkit
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
-from gnnkit.jobs import Order, dispatch
-from gnnkit.training.logger import csv as own_csv
-from gnnkit.training.logger.base import ExistingLogger
-from gnnkit.training.logger.mlflow import MLflow
-from gnnkit.training.logger.wandb import Wandb
+from gnnkit.jobs import Order, check
+from gnnkit.training.logger import ExistingLogger, MLflow, Wandb, _rows
 from tests.cases import exhaustive
 from tests.jobs.test_train import small_graph
 
@@ -119,7 +116,7 @@ def test_a_package_that_is_missing_is_named_before_the_run(monkeypatch: pytest.M
     monkeypatch.setattr(Wandb, "module", "no_such_module")
     settings = settle(compose(["strategy=vertex_centric", "logger=[csv,wandb]"]))
     with pytest.raises(UserError, match=r"^logger=wandb: the package wandb is not installed: pip install wandb$"):
-        dispatch.check(Order(settings))
+        check(Order(settings))
 
 
 @pytest.mark.slow
@@ -131,7 +128,10 @@ def test_a_package_that_is_missing_is_named_before_the_run(monkeypatch: pytest.M
         (["logger.wandb.project=x"], "logger.wandb.project needs logger=wandb, which is not chosen"),
         (["logger=wandb", "logger.wandb.projct=x"], "logger.wandb.projct is not known: did you mean"),
         (["logger=wandb", "logger.wandb.project=3"], "logger.wandb.project=3 must be text"),
-        (["callback=summary", "callback.summary.options.depth=0"], "callback.summary.depth=0 must be a whole number"),
+        (
+            ["callback=summary", "callback.summary.options.depth=0"],
+            "callback.summary.options.depth=0 must be a whole number",
+        ),
         (["model=pagerank", "callback=summary"], "callback=summary: model=pagerank is iterated, not trained"),
         exhaustive((["model=pagerank", "logger=wandb"], "logger=wandb: model=pagerank is iterated, not trained")),
         (["model=pagerank", "profile=true"], "profile=true: model=pagerank is iterated, not trained"),
@@ -145,7 +145,7 @@ def test_a_package_that_is_missing_is_named_before_the_run(monkeypatch: pytest.M
 )
 def test_mistakes_name_the_key(overrides: list[str], told: str) -> None:
     with pytest.raises(UserError) as caught:
-        dispatch.check(Order(settle(compose(["strategy=vertex_centric", *overrides]))))
+        check(Order(settle(compose(["strategy=vertex_centric", *overrides]))))
     assert told in str(caught.value)
 
 
@@ -159,6 +159,6 @@ def test_a_logger_from_python_is_finished_where_it_can_be() -> None:
 
 
 def test_the_first_start_of_a_run_has_no_rows_to_go_on_from(tmp_path: Path) -> None:
-    assert own_csv._rows(tmp_path / "metrics.csv") == []
+    assert _rows(tmp_path / "metrics.csv") == []
     (tmp_path / "metrics.csv").write_text("step,loss,val\n1,0.5,\n2,,0.25\n")
-    assert own_csv._rows(tmp_path / "metrics.csv") == [{"step": "1", "loss": "0.5"}, {"step": "2", "val": "0.25"}]
+    assert _rows(tmp_path / "metrics.csv") == [{"step": "1", "loss": "0.5"}, {"step": "2", "val": "0.25"}]

@@ -21,7 +21,7 @@ from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.jobs import Order, dispatch
+from gnnkit.jobs import Order, check
 from gnnkit.model.gcn import GCN
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.training import checkpoint
@@ -237,27 +237,27 @@ def test_what_the_rule_does_not_read_is_refused(monkeypatch: pytest.MonkeyPatch)
         settle(compose(["strategy=vertex_centric", "trainer.monitor=null", "trainer.patience=3"]))
     monkeypatch.setattr(AllReduce, "lockstep", False)
     with pytest.raises(UserError, match=r"trainer.monitor=train_loss needs workers that step together"):
-        dispatch.check(Order(settle(compose(["strategy=vertex_centric", "trainer.monitor=train_loss"]))))
-    dispatch.check(Order(settle(compose(["strategy=vertex_centric", "trainer.monitor=val_accuracy"]))))
+        check(Order(settle(compose(["strategy=vertex_centric", "trainer.monitor=train_loss"]))))
+    check(Order(settle(compose(["strategy=vertex_centric", "trainer.monitor=val_accuracy"]))))
 
 
 @pytest.mark.slow
 def test_the_task_names_the_figure_that_may_end_training() -> None:
-    def check(*overrides: str) -> None:
-        dispatch.check(Order(settle(compose(["strategy=vertex_centric", *overrides]))))
+    def check_keys(*overrides: str) -> None:
+        check(Order(settle(compose(["strategy=vertex_centric", *overrides]))))
 
-    check("task=regression", "trainer.monitor=val_mae")
-    check("task=link_prediction", "trainer.monitor=train_loss")
+    check_keys("task=regression", "trainer.monitor=val_mae")
+    check_keys("task=link_prediction", "trainer.monitor=train_loss")
     with pytest.raises(
         UserError,
         match=r"^trainer.monitor=val_accuracy is not known.* there are: train_loss, val_loss, val_mae, val_rmse$",
     ):
-        check("task=regression", "trainer.monitor=val_accuracy")
+        check_keys("task=regression", "trainer.monitor=val_accuracy")
     with pytest.raises(
         UserError,
         match=r"^trainer.monitor=val_mae is not known.* there are: train_loss, val_accuracy, val_average_precision, val_loss, val_macro_f1, val_roc_auc$",
     ):
-        check("trainer.monitor=val_mae")
+        check_keys("trainer.monitor=val_mae")
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from gnnkit.kernels.dropout import derive
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.partition.store.parts import RankParts
 from gnnkit.training import checkpoint, finite
-from gnnkit.training.updates import Updates
+from gnnkit.training.step import Updates
 from tests.cases import exhaustive, few, in_turn, product
 from tests.graphs import random_graph
 from tests.runs import BARE

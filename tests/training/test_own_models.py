@@ -19,10 +19,10 @@ from torch_geometric.nn import SAGEConv
 import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.graph import Graph
-from gnnkit.model.pyg import PyG
 from gnnkit.nn import Dropout
 from gnnkit.strategy.base import Batch
 from tests.cases import exhaustive
+from tests.models import PyG
 
 WIDTH, CLASSES = 4, 3
 

@@ -36,9 +36,12 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_folder_is_resumed_and_what_may_change_may_change(tmp_path: Path, first: Path) -> None:
+def test_a_run_folder_is_resumed_and_what_may_change_may_change(
+    tmp_path: Path, first: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     keys = {"max_epochs": 4, "resume": str(first), "checkpoint_every": 1, "log_every_n_steps": 2}
     run(tmp_path / "more", trainer=keys, threads=2, workers=3, partition="random")
+    assert "training 4 epochs, resuming in epoch 3\n" in capsys.readouterr().out
     state = checkpoint.load(tmp_path / "more" / FILE)
     assert (state["epoch"], state["global_step"]) == (4, 4)
 

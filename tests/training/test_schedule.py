@@ -17,7 +17,7 @@ from gnnkit import plugins
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
-from gnnkit.jobs import Order, dispatch
+from gnnkit.jobs import Order, check
 from gnnkit.training import checkpoint
 from gnnkit.training.schedule import RateSchedule, check_optimizers, clip
 from tests.cases import exhaustive, few
@@ -162,7 +162,7 @@ def test_servers_do_not_clip() -> None:
     for sync in ("parameter_server", "leader sync.mode=async"):
         overrides = ["strategy=preset_workload", *f"sync={sync}".split(), "trainer.clip_norm=1"]
         with pytest.raises(UserError, match=r"trainer.clip_norm=1(.0)?: with sync=.* servers step"):
-            dispatch.check(Order(settle(compose(overrides))))
+            check(Order(settle(compose(overrides))))
 
 
 def test_schedules_that_several_ranks_cannot_have_are_refused() -> None:

@@ -17,9 +17,8 @@ import torch
 
 import gnnkit
 from gnnkit.launch import progress
-from gnnkit.training import checkpoint, timely
-from gnnkit.training.saving import Checkpoints
-from gnnkit.training.timely import BETWEEN, TimelyCheckpoint
+from gnnkit.training import checkpoint, saving
+from gnnkit.training.saving import BETWEEN, Checkpoints, TimelyCheckpoint
 from tests.cases import exhaustive
 from tests.forked import Forked
 from tests.jobs.test_train import small_graph
@@ -77,7 +76,7 @@ def walk(place: Place, rule: Any, epochs: int, clock: list[float], seconds: floa
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(timely, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
+    monkeypatch.setattr(saving, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
     return now
 
 

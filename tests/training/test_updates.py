@@ -34,8 +34,8 @@ from gnnkit.sync.neighbour import Neighbour
 from gnnkit.task.evaluation import Evaluation
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
+from gnnkit.training.step import Updates
 from gnnkit.training.trainer import make_trainer
-from gnnkit.training.updates import Updates
 from tests.leader.test_leader import STATE
 
 RANKS, WIDTH, CLASSES = 3, 4, 3

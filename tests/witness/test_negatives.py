@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gnnkit_witness import check_negatives
-from gnnkit_witness.cases import draw_negatives
-from gnnkit_witness.pairs import EdgeSets
 from torch_geometric.data import Data
 from torch_geometric.transforms import RandomLinkSplit
 
@@ -30,6 +27,9 @@ from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.task.link_prediction import LinkPrediction
 from tests.cases import few
+from tests.witness.cases import draw_negatives
+from tests.witness.negatives import check_negatives
+from tests.witness.pairs import EdgeSets
 
 N = 40
 SAMPLER = NeighborSampler([3, 3], threads=1)
@@ -119,8 +119,8 @@ def test_negatives_of_a_store_are_those_of_the_graph(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ({"training": "known"}, None),  # negatives of training avoid held-out edges
-        ({"known": "training"}, "evaluation negatives are edges"),
+        ({"training": "evaluation"}, None),  # negatives of training avoid held-out edges
+        ({"evaluation": "training"}, "evaluation negatives are edges"),
         ({"training": None}, "training negatives are edges"),
     ],
 )
@@ -131,10 +131,13 @@ def test_the_witness_sees_planted_faults(
 
     def broken(task: LinkPrediction, graph: Graph) -> tuple[Graph, Links]:
         prepared, links = prepare(task, graph)
-        values: dict[str, Any] = {
-            field: None if other is None else getattr(links, other) for field, other in fault.items()
+        rules: dict[str, Any] = {
+            name: dataclasses.replace(
+                getattr(links, name), excluded=None if other is None else getattr(links, other).excluded
+            )
+            for name, other in fault.items()
         }
-        return prepared, dataclasses.replace(links, **values)
+        return prepared, dataclasses.replace(links, **rules)
 
     monkeypatch.setattr(LinkPrediction, "prepare", broken)
 

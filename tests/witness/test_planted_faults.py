@@ -17,12 +17,11 @@ import pytest
 import torch
 from gnnkit_testing.graphs import CLASSES, EDGE_WIDTH, check_graph
 from gnnkit_witness import Plan, check_plan, ranks
-from gnnkit_witness.models import HIDDEN, Recipe, RecipeModel
 from torch import Tensor, nn
 
 from gnnkit.comm import Pending
 from gnnkit.engine import Engine, Pool, ShardAdjacency, adjacency
-from gnnkit.engine.joint import JointAdjacency
+from gnnkit.engine.layer_routes import LayerRoutes
 from gnnkit.exchange import Exact
 from gnnkit.exchange.pipelined import PipelinedRows
 from gnnkit.exchange.route import Route
@@ -41,12 +40,13 @@ from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import gradients, trained
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.sync.versions import VersionedParameters
-from gnnkit.task.evaluation.logits import ShardEvaluation
+from gnnkit.task.evaluation import ShardEvaluation
 from gnnkit.training import module as training_module
 from gnnkit.training import step as training_step
 from gnnkit.training.embedding import Embedding
-from gnnkit.training.updates import Updates
+from gnnkit.training.step import Updates
 from tests.cases import few
+from tests.witness.models import HIDDEN, Recipe, RecipeModel
 
 Patch = pytest.MonkeyPatch
 GRAPH = replace(check_graph(14), features=check_graph(14).features[:, :HIDDEN])
@@ -211,18 +211,18 @@ def local_loss(patch: Patch) -> None:
 def ties_to_the_highest_source(patch: Patch) -> None:
     def change_call(original: Any, engine: Engine, *rest: Any, **keys: Any) -> None:
         original(engine, *rest, **keys)
-        engine.topology = replace(engine.topology, source_ids=-engine.topology.source_ids)
+        vars(engine.topology)["source_ids"] = -engine.topology.source_ids
 
     wrap(patch, Engine, "__init__", change_call)
 
 
 def local_softmax(patch: Patch) -> None:
-    def softmax(engine: Engine, scores: Tensor, layer: int) -> Tensor:
-        by = engine.topology.edges.by_destination
+    def softmax(adjacency: ShardAdjacency, scores: Tensor) -> Tensor:
+        by = adjacency.edges.by_destination
         powers = (scores - by.spread(by.kernels.max(scores.detach())[0])).exp()
         return powers / by.spread(by.sum(powers))
 
-    patch.setattr(Engine, "softmax", softmax)
+    patch.setattr(ShardAdjacency, "softmax", softmax)
 
 
 def backward_along_the_edges(patch: Patch) -> None:
@@ -240,10 +240,11 @@ def lost_gradient_of_the_halo(patch: Patch) -> None:
 
 
 def no_rows_of_others(patch: Patch) -> None:
-    def change_call(original: Any, adjacency: JointAdjacency, x: Tensor) -> Tensor:
-        return original(adjacency, x) * (torch.arange(len(adjacency._block.src_nodes)) < len(x))[:, None]  # type: ignore[no-any-return]
+    def change_call(original: Any, routes: LayerRoutes, x: Tensor) -> Tensor:
+        rows = original(routes, x)
+        return rows if routes.targets is not None else rows * (torch.arange(len(rows)) < len(x))[:, None]  # type: ignore[no-any-return]
 
-    wrap(patch, JointAdjacency, "with_halo", change_call)
+    wrap(patch, LayerRoutes, "with_halo", change_call)
 
 
 def all_parameters_decay(patch: Patch) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from gnnkit_testing.ranks import GRIDS
 from gnnkit_witness import check_plan
-from gnnkit_witness.__main__ import main
-from gnnkit_witness.cases import draw
 
 from gnnkit.errors import UserError
 from gnnkit.model.gcn import GCN
 from gnnkit.testing import check_model, check_witness
 from tests.cases import few
+from tests.witness.__main__ import main
+from tests.witness.cases import draw
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def test_the_command_counts_cases_and_names_those_that_fail(
     def fails_once(plan: Any) -> None:
         assert plan.seed != draw(Random(8)).plan.seed, "epoch 1: logits: 0.5 difference from plain torch"
 
-    monkeypatch.setattr("gnnkit_witness.__main__.check_plan", fails_once)
+    monkeypatch.setattr("tests.witness.__main__.check_plan", fails_once)
     monkeypatch.setattr("sys.argv", ["witness", "--first", "7", "--cases", "2"])
     assert main() == 1
     out = capsys.readouterr().out

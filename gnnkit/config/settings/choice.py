@@ -5,13 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnnkit import plugins
-from gnnkit.config.settings.fields import expect_keys
-from gnnkit.config.settings.values import AUTO
+from gnnkit.config import keys, of_option
+from gnnkit.config.settings.fields import AUTO, expect_keys
 from gnnkit.errors import UserError
-from gnnkit.utils.ranges import shown
+from gnnkit.launch.environment import StartedRank, started_rank
+from gnnkit.utils.ranges import one_of, shown
+
+if TYPE_CHECKING:
+    from gnnkit.launch.launcher import Launcher
 
 _AUTO_SECTIONS = ("partition", "strategy", "launcher")  # sections that may be AUTO
 
@@ -48,7 +52,7 @@ class Choice:
         """
         plugins.check(self, extra)
 
-    def create(self, **extra: Any) -> Any:
+    def create(self, **extra: object) -> Any:
         """Creates the plugin. `extra` are arguments that gnnkit adds.
 
         A plugin passed from Python is copied, because ranks may be threads.
@@ -108,3 +112,93 @@ def move_task_keys(dataset: Choice, task: Choice) -> tuple[Choice, Choice]:
         )
     task_arguments = {key: value for key, value in task.arguments.items() if key not in data_arguments}
     return replace(dataset, arguments={**dataset.arguments, **data_arguments}), replace(task, arguments=task_arguments)
+
+
+def _candidates(choice: Choice) -> list[Choice]:
+    """Returns the launcher, or the candidates of launcher=auto."""
+    if choice.name != AUTO:
+        return [choice]
+    names, options = choice.arguments["ask"], plugins.names("launcher")
+    if not isinstance(names, list) or not names or any(name not in options for name in names):
+        raise UserError(f"launcher.ask={shown(names)} must be a list of launchers, there are: {', '.join(options)}")
+    return [Choice("launcher", name, {}) for name in names]
+
+
+def started_of(choice: Choice) -> StartedRank | None:
+    """Returns this process's rank, if a launcher detects one.
+
+    Raises `UserError` if ranks were started externally, but the launcher would start
+    others.
+    """
+    for candidate in _candidates(choice):
+        launcher: Launcher = candidate.create()
+        if (rank := launcher.started()) is not None:
+            return rank
+    if (external_rank := started_rank()) is not None:
+        raise UserError(
+            f"launcher={choice.name}: this process is rank {external_rank.rank} of {external_rank.world_size}, which were started externally: leave the "
+            "launcher out"
+        )
+    return None
+
+
+def find_launcher(choice: Choice, comm: str, in_one_process: bool, additional: bool) -> Choice:
+    """Returns the first suitable candidate of launcher=auto.
+
+    Args:
+        choice: The section. For another launcher, the default candidates are used.
+        comm: The communicator's name.
+        in_one_process: Whether all ranks are threads of one process.
+        additional: Whether to skip launchers that have already started ranks.
+    """
+    auto = choice if choice.name == AUTO else Choice("launcher", AUTO, {"ask": of_option("launcher", AUTO)["ask"]})
+    for candidate in _candidates(auto):
+        launcher: Launcher = candidate.create()
+        if launcher.suits(in_one_process=in_one_process) and not (additional and launcher.started() is not None):
+            return candidate
+    raise UserError(f"launcher.ask={shown(auto.arguments['ask'])}: none of these starts the ranks of comm={comm} here")
+
+
+def launcher_for(choice: Choice, target: str) -> Launcher:
+    """Creates a launcher. Raises `UserError` if it does not start `target`.
+
+    Args:
+        target: ranks or jobs.
+    """
+    launcher: Launcher = choice.create()
+    if target not in launcher.starts:
+        usual = "add -m to run a sweep, or leave the launcher out" if target == "ranks" else "choose another launcher"
+        raise UserError(f"launcher={choice.name} starts {' and '.join(launcher.starts)}, not {target}: {usual}")
+    launcher.check(target)
+    return launcher
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSettings:
+    """The node assignment and the process grid."""
+
+    nodes: Choice  # the partitioner
+    grid: str | list[int]  # 1d, 1.5d, 2d, 3d or [rows, cols, slices]
+    replication: int | None  # for grid 1.5d
+    border: str  # a name in `gnnkit.partition.border`
+
+
+def partition_of(config: Mapping[str, Any], workers: int) -> PartitionSettings:
+    from gnnkit.partition import border, make_grid
+
+    section = config["partition"]
+    grid, replication = section["grid"], section["replication"]
+    make_grid(grid, workers, replication, key="workers" if config["parts"] is None else "parts")
+    if plugins.plugin_name("partition", section) == AUTO:
+        _check_auto(section)
+    return PartitionSettings(
+        choice_of("partition", config), grid, replication, one_of("partition.border", section["border"], border.NAMES)
+    )
+
+
+def _check_auto(section: Mapping[str, object]) -> None:
+    """Raises `UserError` for a key that `partition=auto` selects itself."""
+    defaults = {key.name: key.value for key in keys.shared_keys("partition")}
+    for key, value in section.items():
+        if key != "nodes" and value != defaults.get(key):
+            raise UserError(f"partition.{key}={shown(value)}: partition=auto chooses this key itself: leave it out")

@@ -22,6 +22,9 @@ from gnnkit.utils.ranges import MAX_COUNT, one_of, parse_scalar, real, shown, sw
 
 if TYPE_CHECKING:
     from gnnkit.config.settings.settings import Settings
+import re
+
+from gnnkit.utils.ranges import is_url, local_path
 
 Rule = Callable[[str, Any], Any]  # maps key and value to the checked value, or raises `UserError`
 
@@ -32,7 +35,7 @@ Scale = Annotated[float, functools.partial(real, low=0, high=MAX_SCALE)]
 Switch = Annotated[bool, switch]
 
 
-def names(options: Collection[Any]) -> Rule:
+def names(options: Collection[object]) -> Rule:
     """Returns the rule that accepts one of the names."""
     return functools.partial(one_of, choices=options)
 
@@ -85,7 +88,7 @@ class KeyRule:
         checked_value = self.rule(key, value)
         return value if checked_value == value else checked_value
 
-    def check_read(self, key: str, value: Any, settings: "Settings") -> None:
+    def check_read(self, key: str, value: object, settings: "Settings") -> None:
         """Raises `UserError` if the configuration does not read the key."""
         for condition in self.conditions:
             if not condition.holds(settings):
@@ -125,7 +128,7 @@ class Section:
         return ()
 
     @classmethod
-    def read(cls, section: str, values: Mapping[str, Any]) -> Self:
+    def read(cls, section: str, values: Mapping[str, object]) -> Self:
         """Reads and checks the values.
 
         Messages name the keys under `section`. Empty: keys outside sections.
@@ -184,7 +187,7 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 
 def expect_keys(
-    section: str, values: Mapping[str, Any], required_keys: Collection[str], optional: Collection[str] = ()
+    section: str, values: Mapping[str, object], required_keys: Collection[str], optional: Collection[str] = ()
 ) -> None:
     """Raises `UserError` if a key of the section is missing or unknown."""
     known_keys = [f"{section}.{key}" for key in (*required_keys, *optional)]
@@ -209,3 +212,81 @@ def read_texts(section: Json, rules: Collection[KeyRule]) -> None:
     for rule in rules:
         if not rule.takes_text and (number := parse_scalar(section.get(rule.name))) is not None:
             section[rule.name] = number
+
+
+AUTO = "auto"
+WRITTEN = ("predictions", "logits", "probabilities", "embeddings", "vectors")
+MAX_RUNS = 64  # compared in one report
+MOST_MEMORY = 2**60  # bytes
+UPLOADED = ", and upload=URL for a copy of it"  # appended to the message if output is a URL
+_UNITS = {None: 1, "GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20}
+
+
+def path(key: str, value: object, hint: str = "") -> str:
+    """Checks a local path. `hint` is as in `local_path`."""
+    if not isinstance(value, str) or not value:
+        raise UserError(f"{key}={shown(value)} must be a path or null")
+    local_path(key, value, hint)
+    return value
+
+
+LocalPath = Annotated[str, path]
+
+
+def cache_folder(key: str, value: object) -> Path | None:
+    """Returns the folder for cached partitions and shards, or None."""
+    from gnnkit.utils import storage
+
+    if value == AUTO:
+        base = storage.cache_folder()
+        return None if base is None else base / "shards"
+    if value is False or value is None:
+        return None
+    if value == "none":
+        raise UserError(f"{key}=none: use {key}=false, or {key}=./none for a folder of this name")
+    if isinstance(value, str) and value:
+        return local_path(key, value).expanduser().absolute()
+    raise UserError(f"{key}={shown(value)} must be auto, false or a folder")
+
+
+def size(key: str, value: object, least: int = 0) -> int | None:
+    """Parses a size such as 1GB to bytes. Returns None for `auto`.
+
+    Args:
+        key: Configuration key, for the message.
+        least: Smallest size in bytes, a multiple of 1 MiB. Default: 0.
+    """
+    if value == AUTO:
+        return None
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(GB|GiB|MB|MiB)?", str(value))
+    if match is None or isinstance(value, bool):
+        raise UserError(f"{key}={shown(value)} must be auto, a number of bytes, or a text such as 1GB or 512MiB")
+    num_bytes = float(match[1]) * _UNITS[match[2]]
+    if not least <= num_bytes <= MOST_MEMORY:
+        raise UserError(f"{key}={shown(value)} must be at least {least // 2**20}MiB, and less than 2^60 bytes")
+    return int(num_bytes)
+
+
+def output_names(key: str, value: object) -> tuple[str, ...]:
+    """Reads one name, or a list of names, of output files."""
+    return tuple(one_of(key, name, WRITTEN) for name in (value if isinstance(value, list) else [value]))
+
+
+def url(key: str, value: object) -> str:
+    """Checks a remote folder's URL."""
+    if not isinstance(value, str) or not is_url(value) or value.startswith("file:"):
+        raise UserError(
+            f"{key}={shown(value)} must be a URL such as s3://bucket/folder, or null: output names a local folder"
+        )
+    return value
+
+
+Url = Annotated[str, url]
+
+
+def run_folders(key: str, value: object) -> tuple[str, ...]:
+    """Reads a path or a list of paths."""
+    folders = [] if value is None else value if isinstance(value, list) else [value]
+    if len(folders) > MAX_RUNS:
+        raise UserError(f"{key} has {len(folders)} folders, at most {MAX_RUNS} are compared")
+    return tuple(path(key, folder) for folder in folders if folder is not None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit import plugins
 from gnnkit.config.settings.choice import Choice, choice_of
-from gnnkit.config.settings.values import AUTO
+from gnnkit.config.settings.fields import AUTO
 from gnnkit.errors import UserError
 from gnnkit.launch import environment
 from gnnkit.utils.documents import Json
@@ -109,19 +109,19 @@ def _ranks_here(ranks: int, started_rank: StartedRank | None) -> int:
     return ranks if started_rank is None else -(-ranks // started_rank.world_size) * started_rank.local_world_size
 
 
-def servers_of(arguments: Mapping[str, Any]) -> int:
+def servers_of(arguments: Mapping[str, object]) -> int:
     """Returns `sync.servers`, or 0 if the synchronisation has no such key."""
     return whole("sync.servers", arguments.get("servers", 0), 0, MAX_WORKERS)
 
 
-def num_ranks(config: Mapping[str, Any]) -> int:
+def num_ranks(config: Mapping[str, object]) -> int:
     """Returns the number of training ranks: `parts` if set, otherwise `workers`."""
     if config["parts"] is None:
         return whole("workers", config["workers"], 1, MAX_WORKERS, what="null, auto or a whole number")
     return whole("parts", config["parts"], 1, MAX_WORKERS, what="null or a whole number")
 
 
-def _processes(config: Mapping[str, Any], started_rank: StartedRank | None, servers: int) -> int:
+def _processes(config: Mapping[str, object], started_rank: StartedRank | None, servers: int) -> int:
     """Returns the number of processes, each of which may run several ranks."""
     ranks = num_ranks(config) + servers
     processes = "auto" if config["workers"] is None else config["workers"]

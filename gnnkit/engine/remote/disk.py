@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -107,7 +106,7 @@ class DiskFeatures(TableRows, FeatureStore):
         place = replace(self.place, policy="static")
         return DiskFeatures(self._table, self._nodes, self.convert.dtype, self.convert.device, place)
 
-    def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
+    def read(self, ids: Ids, out: npt.NDArray[np.generic]) -> None:
         """ReadCounts rows for training, bypassing the cache."""
         self.counts += ReadCounts(*self._file.read(self._places(ids), _as_bytes(out)))
 
@@ -149,11 +148,7 @@ class DiskFeatures(TableRows, FeatureStore):
             self.counts = before
         return rows
 
-    def count_reads(self) -> None:
-        """Counts the reads of the next `take`, without reading."""
-        self.counts += ReadCounts(*self._file.count())
-
-    def _empty(self, count: int) -> npt.NDArray[Any]:
+    def _empty(self, count: int) -> npt.NDArray[np.generic]:
         return np.empty((count, self.width), self.dtype)
 
     def _places(self, ids: Ids) -> Ids:
@@ -199,5 +194,5 @@ def _open(path: str, begin: int, num_rows: int, row_bytes: int, policy: str, cap
         return _core.RowFile(*of_file, policy, capacity, False, False)
 
 
-def _as_bytes(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:  # [num_bytes]
+def _as_bytes(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:  # [num_bytes]
     return rows.reshape(math.prod(rows.shape)).view(np.uint8)

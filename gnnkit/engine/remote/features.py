@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,12 @@ from torch import Tensor
 from gnnkit.comm import Communicator
 from gnnkit.engine.remote.tier import RowTier
 from gnnkit.errors import UserError
+from gnnkit.exchange.base import Passes
 from gnnkit.exchange.route import Demand, Peers, Route
-from gnnkit.exchange.schedule import Passes
 from gnnkit.exchange.tally import Tally
 from gnnkit.exchange.wire import Wire
 from gnnkit.graph import Features, Ids, PackedFeatures, SparseFeatures, kept_rows
-from gnnkit.kernels.product_rows import Rows
-from gnnkit.kernels.sparse_rows import SparseRows
+from gnnkit.kernels.product_rows import Rows, SparseRows
 from gnnkit.kernels.sums import as_array
 from gnnkit.sampler import gather_rows
 from gnnkit.utils.checks import Array
@@ -228,7 +227,7 @@ class TableRows(RowTier):
             return (ids >= 0) & (ids < len(self._table))
         return np.isin(ids, self._nodes)
 
-    def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
+    def read(self, ids: Ids, out: npt.NDArray[np.generic]) -> None:
         places = self._places(ids)
         if self._stored_rows is None:
             out[:] = np.asarray(self._table[places])

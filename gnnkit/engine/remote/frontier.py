@@ -12,21 +12,18 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.owners import Bytes, MessageCounter, Owners, as_bytes, swap, swap_rows
-from gnnkit.engine.remote.source_sums import SourceSums
+from gnnkit.engine.remote.owners import Bytes, MessageCounter, Owners, SourceSums, as_bytes, swap, swap_rows
 from gnnkit.engine.visible import TimedEdges
 from gnnkit.errors import UserError
-from gnnkit.graph import Ids, MiniBatch, RelationGroups
+from gnnkit.graph import CSC, Ids, MiniBatch, RelationGroups
 from gnnkit.graph.times import Occurrences, PathOccurrences, Times, latest_visible
-from gnnkit.graph.types import offsets_of
+from gnnkit.graph.types import offsets_of, take
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Hop, NativeSampler, Sampler
-from gnnkit.sampler.base import Reading, ReadRelations, at_times, by_occurrence, grow
+from gnnkit.sampler.base import Reading, ReadRelations, at_times, by_occurrence, draw_checked, grow
 
 PARTITIONED, COOPERATIVE = "strategy.topology=partitioned", "strategy=joint_sample"
-# Alternatives that read the complete graph.
-_ALTERNATIVES = {PARTITIONED: "strategy.topology=shared", COOPERATIVE: "strategy=individual_sample"}
 _COUNT = np.dtype(np.int64)  # number of draws per node
 
 
@@ -35,7 +32,7 @@ class Draws:
     """The in-edges drawn for some nodes, in the order of the nodes."""
 
     indptr: Ids  # [num_nodes + 1] int64, node i has draws indptr[i]:indptr[i + 1]
-    edges: npt.NDArray[Any]  # [num_draws] records with the fields of `Frontier.edge`
+    edges: npt.NDArray[np.void]  # [num_draws] records with the fields of `Frontier.edge`
 
     @property
     def hop(self) -> Hop:
@@ -68,6 +65,42 @@ class Draws:
         return cls(indptr, np.concatenate([part.edges for part in draws]))
 
 
+class GlobalRows:
+    """An owner's in-edges as a graph with all nodes, for samplers in Python.
+
+    Only the rank's own nodes have in-edges there. This takes 8 bytes for each node of
+    the complete graph.
+    """
+
+    def __init__(self, shard: Shard, relations: Sequence[str] | None) -> None:
+        """Numbers the shard's rows and sources by global ids.
+
+        Args:
+            shard: This rank's nodes, with all their in-edges.
+            relations: Names of the relations, if nodes draw from each separately.
+        """
+        self._csc, self._nodes = shard.csc, shard.owned
+        self._ids = np.dtype(np.int32 if shard.num_nodes < 2**31 else np.int64)
+        self._edges, degrees = shard.csc.in_edges(np.argsort(shard.owned))
+        sizes = np.zeros(shard.num_nodes, np.int64)
+        sizes[np.sort(shard.owned)] = degrees
+        indices = shard.sources[shard.csc.indices[self._edges]].astype(self._ids)
+        graph = CSC.trusted(offsets_of(sizes), indices, take(shard.csc.weight, self._edges), shard.num_nodes)
+        types = take(shard.edge_types, self._edges)
+        self._graph = graph if relations is None else RelationGroups.of(graph, types, relations)
+
+    def draw(self, sampler: Sampler, positions: Ids, hop: int, key: int) -> Hop:
+        """Draws one hop, like `Frontier.draw_held`."""
+        nodes, rows = np.unique(self._nodes[positions], return_inverse=True)
+        draws = draw_checked(sampler, self._graph, nodes.astype(self._ids), hop, key)
+        if draws.edge_ids is None:
+            raise UserError(f"{type(sampler).__name__}.draw must return edge_ids, because draws_at_owners is True")
+        places, counts = CSC.trusted(draws.indptr, draws.sources, None, len(self._nodes)).in_edges(rows)
+        edges = self._edges[draws.edge_ids[places]]
+        columns = take(draws.weight, places), take(draws.relation, places)
+        return Hop(offsets_of(counts), self._csc.indices[edges], edges, *columns)
+
+
 class Frontier:
     """Draws the in-edges of any nodes, at each node's owner.
 
@@ -91,13 +124,12 @@ class Frontier:
     ) -> None:
         """Reads the shard. Collective.
 
-        Raises `UserError` if the sampler needs more than a node's in-edges, or if the
-        shard does not have all in-edges of the owned nodes.
+        Raises `UserError` if the shard does not have all in-edges of the owned nodes.
 
         Args:
             shard: This rank's nodes, with all their in-edges.
             owners: Every node's owner.
-            sampler: The sampler, whose importance weights are sent with the draws.
+            sampler: One that `draws_at_owners`. Its importance weights are sent too.
             comm: The ranks.
             threads: Number of sampling threads. Default: 1.
             mode: The option that enables sampling at owners, for messages.
@@ -106,17 +138,16 @@ class Frontier:
             types: Whether draws include the relations of edges in any case.
             timed_edges: The shard's edges by time, for a sampler with `time`.
         """
-        self.sampler = copy.copy(check_sampler(sampler, mode))
-        self.sampler.threads = threads if self.sampler.threads is None else self.sampler.threads
+        assert sampler.draws_at_owners, "strategies refuse others"
+        self.sampler = copy.copy(sampler)
         _check_shard(shard, comm, mode)
         self.shard, self.owners, self._timed_edges = shard, owners, timed_edges
-        out_edges = _out_edges(shard, owners, comm) if self.sampler.reads_out_edges else None
-        self._reading = self._reads(out_edges, relations)
+        self._reading = self._read(relations, comm, threads)
         self.ids = ids = np.dtype(np.int32 if max(shard.num_nodes, shard.num_edges) < 2**31 else np.int64)
         self._request = np.dtype([("node", ids), *([] if timed_edges is None else [("time", np.int64)])])
         self.edge = self._edge_type(by_relation=relations is not None, types=types)
 
-    def _edge_type(self, *, by_relation: bool, types: bool) -> np.dtype[Any]:
+    def _edge_type(self, *, by_relation: bool, types: bool) -> np.dtype[np.void]:
         """Returns the record type of drawn edges."""
         shard, none = self.shard, np.zeros(0, np.int64)
         fields: list[tuple[Any, ...]] = [("source", self.ids), ("id", self.ids)]
@@ -134,9 +165,13 @@ class Frontier:
             fields.append(("relation_degree", np.float64))
         return np.dtype(fields)
 
-    def _reads(self, out_edges: Ids | None, relations: Sequence[str] | None) -> Reading:
-        """Collects the arrays that the sampler reads."""
+    def _read(self, relations: Sequence[str] | None, comm: Communicator, threads: int) -> Reading | GlobalRows:
+        """Collects the arrays that the sampler reads. Collective."""
         sampler, shard = self.sampler, self.shard
+        if not isinstance(sampler, NativeSampler):
+            return GlobalRows(shard, relations)
+        sampler.threads = threads if sampler.threads is None else sampler.threads
+        out_edges = _out_edges(shard, self.owners, comm) if sampler.reads_out_edges else None
         csc = shard.csc if self._timed_edges is None else self._timed_edges.csc
         if relations is None:
             sampler.fanouts.alike("this run does not distinguish relations")
@@ -224,7 +259,7 @@ class Frontier:
         times: Times | None = None,
         *,
         disjoint: bool = False,
-    ) -> tuple[MiniBatch, npt.NDArray[Any]]:
+    ) -> tuple[MiniBatch, npt.NDArray[np.void]]:
         """Draws all hops, like `Sampler.sample`. Collective.
 
         Every rank passes its own seeds, possibly none.
@@ -249,7 +284,8 @@ class Frontier:
             trees = of.trees(codes)
             draws = self.draw(of.nodes(codes), hop, key, comm, counter, None if times is None else of.times[trees])
             edges_by_hop.append(draws.edges)
-            rows = draws.hop if self.sampler.edge_ids else replace(draws.hop, edge_ids=None)
+            has_ids = getattr(self.sampler, "edge_ids", True)
+            rows = draws.hop if has_ids else replace(draws.hop, edge_ids=None)
             trees = trees.repeat(draws.num_draws)
             if isinstance(of, PathOccurrences):
                 trees = of.follow(trees, draws.edges["time"])
@@ -271,6 +307,9 @@ class Frontier:
             times: [num_nodes] time of each node, for a sampler with `time`.
         """
         reading, shard = self._reading, self.shard
+        if isinstance(reading, GlobalRows):
+            return reading.draw(self.sampler, positions, hop, key)
+        assert isinstance(self.sampler, NativeSampler)
         if times is not None:
             reading = at_times(self.sampler, reading, shard.owned[positions], times, shard.num_nodes)
             key = derive(key, 0)  # as for a batch of one type
@@ -283,22 +322,6 @@ class Frontier:
         counts = payload[: num_nodes * _COUNT.itemsize].view(_COUNT)
         indptr = offsets_of(counts)
         return Draws(indptr, payload[num_nodes * _COUNT.itemsize :].view(self.edge))
-
-
-def check_sampler(sampler: Sampler, mode: str = PARTITIONED) -> NativeSampler:
-    """Returns a sampler that draws at owners. Raises `UserError` if unsupported.
-
-    Args:
-        sampler: The sampler.
-        mode: The option that enables sampling at owners, for messages.
-    """
-    if not sampler.draws_at_owners:
-        raise UserError(
-            f"{mode}: sampler={type(sampler).__name__} draws from more than the in-edges of one node, which are all that its owner holds; "
-            f"use sampler=neighbor, weighted, labor or full, or {_ALTERNATIVES[mode]}"
-        )
-    assert isinstance(sampler, NativeSampler)
-    return sampler
 
 
 def _check_shard(shard: Shard, comm: Communicator, mode: str) -> None:

@@ -1,8 +1,8 @@
-"""Rows fetched from the nodes' owners, each once per batch."""
+"""Rows fetched from the nodes' owners, each once per batch, and the cache of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,15 +14,22 @@ import torch
 from gnnkit.comm import Communicator
 from gnnkit.engine.block import LayerValues, ValuesById
 from gnnkit.engine.pool import Pool
-from gnnkit.engine.remote import sparse_records
 from gnnkit.engine.remote.disk import DiskFeatures
 from gnnkit.engine.remote.features import TableRows
-from gnnkit.engine.remote.owners import ByOwner, MessageCounter, Owners, record_fetch, swap_rows
-from gnnkit.engine.remote.tier import KeptRows, RowTier
+from gnnkit.engine.remote.owners import ByOwner, MessageCounter, Owners, SourceSums, record_fetch, swap_rows, to_all
+from gnnkit.engine.remote.tier import KeptRows, RowTier, most_read
 from gnnkit.exchange.tally import Tally
-from gnnkit.graph import Ids, SparseFeatures, kept_rows
+from gnnkit.graph import CSC, Features, Floats, Ids, SparseFeatures, kept_rows
+from gnnkit.graph.types import offsets_of
 from gnnkit.partition.shard import Shard
+from gnnkit.sampler import Fanouts
 from gnnkit.utils.checks import Array
+
+_COLUMNS, _VALUES = "columns", "values"  # fields of a sparse row
+_NONE = -1  # column index of padding
+_POLICIES = {"none": "static", "degree": "static", "lru": "lru", "vip": "static", "exact": "exact"}
+CACHES = tuple(_POLICIES)
+_SCORE = np.dtype([("id", np.int64), ("score", np.float64)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +57,7 @@ class RowRequest:
 class FetchedRows:
     """The rows of some nodes, and how many were exchanged for them."""
 
-    rows: npt.NDArray[Any]  # [num_nodes] records with the fields of `OwnedRows.row`
+    rows: npt.NDArray[np.void]  # [num_nodes] records with the fields of `OwnedRows.row`
     num_received: Ids  # [world_size] rows from each rank
     num_sent: Ids  # [world_size] rows sent to each rank
     hits: int  # other ranks' rows found in the cache
@@ -83,7 +90,7 @@ class OwnedRows:
         features, mean = shard.features, shard.mean_edge_features
         fields: list[tuple[Any, ...]] = [("label", shard.labels.dtype, shard.labels.shape[1:])]
         table = features if isinstance(features, SparseFeatures) else kept_rows(features)
-        if sparse := sparse_records.fields(features, comm):
+        if sparse := _sparse_fields(features, comm):
             fields += sparse
         elif table.shape[1]:
             fields.append(("features", table.dtype, table.shape[1:]))
@@ -97,7 +104,7 @@ class OwnedRows:
         self._table = TableRows(features, None)
         self.width = sum(int(np.prod(self.row[name].shape)) for name in self.row.names or ())  # numbers per row
 
-    def read_owned(self, nodes: Ids, tier: RowTier | None = None) -> npt.NDArray[Any]:  # [num_nodes] records
+    def read_owned(self, nodes: Ids, tier: RowTier | None = None) -> npt.NDArray[np.void]:  # [num_nodes] records
         """Returns rows of nodes that this rank owns.
 
         Args:
@@ -110,10 +117,10 @@ class OwnedRows:
         for name in self.row.names or ():
             if name == "features":
                 rows[name] = self._features(nodes, places, tier or self.disk)
-            elif name == sparse_records.COLUMNS:
+            elif name == _COLUMNS:
                 assert isinstance(shard.features, SparseFeatures)
-                sparse_records.write(rows, shard.features[places])  # writes the values, too
-            elif name == sparse_records.VALUES:
+                _write_sparse(rows, shard.features[places])  # writes the values, too
+            elif name == _VALUES:
                 continue
             elif name == "in_edges":
                 rows[name] = self.in_edges[places]
@@ -122,7 +129,7 @@ class OwnedRows:
                 rows[name] = values[places]
         return rows
 
-    def _features(self, nodes: Ids, places: Ids, tier: RowTier | None) -> npt.NDArray[Any]:  # [num_nodes, width]
+    def _features(self, nodes: Ids, places: Ids, tier: RowTier | None) -> npt.NDArray[np.generic]:  # [num_nodes, width]
         rows = np.empty((len(nodes), *self.row["features"].shape), self.row["features"].base)
         if tier is None:
             self._table.read(places, rows)
@@ -130,11 +137,11 @@ class OwnedRows:
             tier.read(nodes, rows)
         return rows
 
-    def features(self, rows: npt.NDArray[Any]) -> Array | SparseFeatures:  # [n] records -> [n, width]
+    def features(self, rows: npt.NDArray[np.void]) -> Array | SparseFeatures:  # [n] records -> [n, width]
         """Returns the features in rows, in their stored type."""
         names = self.row.names or ()
-        if sparse_records.COLUMNS in names:
-            return sparse_records.read(rows, self.shard.features.shape[1])
+        if _COLUMNS in names:
+            return _read_sparse(rows, self.shard.features.shape[1])
         if "features" in names:
             return np.array(rows["features"], order="C")
         return np.empty((len(rows), 0), kept_rows(self.shard.features).dtype)
@@ -210,8 +217,8 @@ class FetchedLayers(LayerValues):
         model: object,
         dtype: torch.dtype,
         device: torch.device,
-        nodes: tuple[Ids, npt.NDArray[Any]],
-        edges: npt.NDArray[Any],
+        nodes: tuple[Ids, npt.NDArray[np.void]],
+        edges: npt.NDArray[np.void],
         pool: Pool,
         *,
         inverse_edges: bool = False,
@@ -250,13 +257,128 @@ class FetchedLayers(LayerValues):
         return ValuesById(self._edges["id"].astype(np.int64), self._edges["time"])
 
 
-def _of_edges(edges: npt.NDArray[Any], name: str, shard_values: npt.NDArray[Any] | None) -> ValuesById | None:
+def _of_edges(edges: npt.NDArray[np.void], name: str, shard_values: npt.NDArray[Any] | None) -> ValuesById | None:
     """Indexes a field of drawn edges by edge id, or returns None without it."""
     if shard_values is None:
         return None
     return ValuesById(edges["id"].astype(np.int64), _field(edges, name, shard_values))
 
 
-def _field(records: npt.NDArray[Any], name: str, shard_values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _field(records: npt.NDArray[np.void], name: str, shard_values: npt.NDArray[Any]) -> npt.NDArray[np.generic]:
     """Returns a field of records, or columns of width 0 if records lack it."""
     return records[name] if name in (records.dtype.names or ()) else np.empty((len(records), 0), shard_values.dtype)
+
+
+def _sparse_fields(features: Features, comm: Communicator) -> list[tuple[object, ...]]:
+    """Returns the record fields of a sparse feature row. Collective.
+
+    The list is empty for dense rows, and if the longest row of all ranks has so many
+    numbers that records would be larger than dense rows.
+
+    Args:
+        features: This rank's features, stored as on all other ranks.
+        comm: The ranks.
+    """
+    if not isinstance(features, SparseFeatures):
+        return []
+    longest = comm.all_gather(np.diff(features.csr.indptr).max(initial=0))
+    max_length, width = int(longest.max()), features.shape[1]
+    if max_length * (np.dtype(np.int32).itemsize + features.dtype.itemsize) >= width * features.dtype.itemsize:
+        return []
+    return [(_COLUMNS, np.int32, (max_length,)), (_VALUES, features.dtype, (max_length,))]
+
+
+def _write_sparse(rows: npt.NDArray[np.void], table: SparseFeatures) -> None:
+    """Writes rows of a table [n, width] into the fields of records [n]."""
+    inside = np.arange(rows[_COLUMNS].shape[1]) < np.diff(table.csr.indptr)[:, None]
+    rows[_COLUMNS] = _NONE
+    rows[_VALUES] = 0  # initialises every byte that is sent
+    rows[_COLUMNS][inside] = table.csr.indices
+    rows[_VALUES][inside] = table.values
+
+
+def _read_sparse(rows: npt.NDArray[np.void], width: int) -> SparseFeatures:  # [n] records -> [n, width]
+    """Reads the rows of records."""
+    columns = rows[_COLUMNS]
+    inside = columns != _NONE
+    indptr = offsets_of(inside.sum(axis=1))
+    return SparseFeatures(CSC(indptr, columns[inside], rows[_VALUES][inside], width))
+
+
+class RowCache:
+    """A cache with the policy of `strategy.cache`.
+
+    - degree: the nodes with most out-edges
+    - lru: the most recently read nodes
+    - vip: the nodes most likely to be in a batch (SALIENT++, MLSys 2023)
+    - exact: the nodes read most often in the epoch, which is drawn twice to find them
+    """
+
+    def __init__(self, name: str, num_rows: int | None, rows: OwnedRows, comm: Communicator) -> None:
+        """Creates an empty cache.
+
+        Args:
+            name: One of `CACHES`.
+            num_rows: Maximum number of rows. If None, a tenth of the nodes.
+            rows: The rows of the owned nodes.
+            comm: The ranks.
+        """
+        self.name, self.owned, self._comm = name, rows, comm
+        self.num_rows = 0 if name == "none" else rows.shard.num_nodes // 10 if num_rows is None else num_rows
+        rows.cache = KeptRows(self.num_rows, rows.row, _POLICIES[name])
+
+    def begin(
+        self, fanouts: Fanouts, chance: Callable[[Ids, Ids], Floats]
+    ) -> tuple[FetchedRows, MessageCounter] | None:
+        """Fetches rows that are cached for the entire run. Collective.
+
+        Args:
+            fanouts: [num_hops] draws per node.
+            chance: Estimates from in-edges and out-edges [num_owned] the probability of
+                each owned node to be a seed.
+
+        Returns:
+            The fetched rows and messages, or None.
+        """
+        if self.name not in ("degree", "vip"):
+            return None
+        shard = self.owned.shard
+        sums = SourceSums(shard, self.owned.owners, self._comm)
+        out_edges = sums.out_edges()
+        scores: Floats = out_edges.astype(np.float64)
+        if self.name == "vip":
+            scores = sums.inclusion(fanouts, chance(self.owned.in_edges, out_edges))
+        counter = MessageCounter.zeros(self._comm.world_size)
+        return self._keep(self._best(scores), self._comm, counter)
+
+    def announce(
+        self, batches: Iterable[Ids], comm: Communicator, counter: MessageCounter
+    ) -> tuple[FetchedRows, MessageCounter]:
+        """Caches the rows read most often, and at least twice, in an epoch. Collective.
+
+        Args:
+            batches: Global ids of the rows read by each batch of the epoch.
+            comm: The ranks.
+            counter: Counter of messages.
+        """
+        rank_of = self.owned.owners.rank_of
+        away = (ids[rank_of[ids] != comm.rank] for ids in batches)
+        return self._keep(most_read(away, len(rank_of), self.num_rows, times=2), comm, counter)
+
+    def _keep(self, nodes: Ids, comm: Communicator, counter: MessageCounter) -> tuple[FetchedRows, MessageCounter]:
+        result = self.owned.fetch(nodes, comm, counter)
+        self.owned.cache.fill(nodes, result.rows)
+        return result, counter
+
+    def _best(self, scores: Floats) -> Ids:  # at most [num_rows]
+        """Returns other ranks' nodes with the highest positive scores. Collective."""
+        records = np.empty(len(scores), _SCORE)
+        records["id"], records["score"] = self.owned.shard.owned, scores
+        parts = to_all(self._comm, self._top(records))
+        return self._top(
+            np.concatenate([part for rank, part in enumerate(parts) if rank != self._comm.rank] or [records[:0]])
+        )["id"]
+
+    def _top(self, records: np.ndarray) -> np.ndarray:
+        candidates = records[records["score"] > 0]
+        return candidates[np.lexsort((candidates["id"], -candidates["score"]))[: self.num_rows]]

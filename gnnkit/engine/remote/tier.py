@@ -25,7 +25,7 @@ class RowTier(ABC):
         """Returns a mask of the rows stored in this tier."""
 
     @abstractmethod
-    def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
+    def read(self, ids: Ids, out: npt.NDArray[np.generic]) -> None:
         """Copies rows of this tier.
 
         Args:
@@ -72,13 +72,13 @@ class KeptRows(RowTier):
     def has(self, ids: Ids) -> npt.NDArray[np.bool_]:
         return self._find(ids)[1]
 
-    def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
+    def read(self, ids: Ids, out: npt.NDArray[np.generic]) -> None:
         places, is_present = self._find(ids)
         assert is_present.all(), "a row is not in this tier"
         self._last_read[places] = self._batch
         np.take(self._rows, places, axis=0, out=out, mode="clip")  # "clip" writes without a buffer
 
-    def add(self, ids: Ids, rows: npt.NDArray[Any]) -> None:
+    def add(self, ids: Ids, rows: npt.NDArray[np.generic]) -> None:
         """Ends a batch that fetched `rows` [k] of new `ids` [k]."""
         if self.policy == "lru" and self.num_rows:
             all_ids = np.concatenate([self.ids, ids])
@@ -87,7 +87,7 @@ class KeptRows(RowTier):
             self._keep(all_ids[newest], np.concatenate([self._rows, rows])[newest], last_read[newest])
         self._batch += 1
 
-    def fill(self, ids: Ids, rows: npt.NDArray[Any]) -> None:
+    def fill(self, ids: Ids, rows: npt.NDArray[np.generic]) -> None:
         """Replaces all rows.
 
         Args:
@@ -97,7 +97,7 @@ class KeptRows(RowTier):
         assert len(ids) <= self.num_rows
         self._keep(ids, rows, np.zeros(len(ids), np.int64))
 
-    def _keep(self, ids: Ids, rows: npt.NDArray[Any], last_read: Ids) -> None:
+    def _keep(self, ids: Ids, rows: npt.NDArray[np.generic], last_read: Ids) -> None:
         order = np.argsort(ids)
         self.ids, self._rows, self._last_read = ids[order].astype(np.int64), rows[order], last_read[order]
 

@@ -73,7 +73,7 @@ class VisibleValues:
 
     def fetch(
         self, nodes: Ids, bounds: Times, comm: Communicator, counter: MessageCounter | None = None
-    ) -> npt.NDArray[Any]:
+    ) -> npt.NDArray[np.void]:
         """Returns the nodes' records [num_nodes], for any owners. Collective.
 
         Args:
@@ -88,7 +88,7 @@ class VisibleValues:
         answers = swap_rows(comm, [self._read_owned(part["node"], part["bound"]) for part in peer_requests], counter)
         return split.restore_order(np.concatenate(answers))
 
-    def _read_owned(self, nodes: Ids, bounds: Times) -> npt.NDArray[Any]:
+    def _read_owned(self, nodes: Ids, bounds: Times) -> npt.NDArray[np.void]:
         timed_edges, places = self._timed_edges, np.searchsorted(self._shard.owned, nodes)
         rows = np.empty(len(nodes), self.row)
         rows["in_degree"] = timed_edges.incoming.degrees(places, bounds)

@@ -84,7 +84,7 @@ class Ranks:
         """Connects the processes. Collective over them."""
         import torch
 
-        from gnnkit.comm.host_monitor import monitor_hosts
+        from gnnkit.comm.links import monitor_hosts
         from gnnkit.comm.process import Gloo
 
         cpu = torch.device("cpu")
@@ -100,7 +100,7 @@ class Ranks:
     def _run_alone(self, rank: int) -> Any:
         import torch
 
-        from gnnkit.comm.host_monitor import monitor_hosts
+        from gnnkit.comm.links import monitor_hosts
 
         device = torch.device(self.comm.device_type)
         if device.type == "cuda":
@@ -171,7 +171,9 @@ class Launcher:
         A rank that fails after calling `progress.dispensable` is omitted from the
         result. After any other failure, an error in `meanwhile` or a signal, all ranks
         are terminated before the method raises. It raises a rank's `UserError`
-        unchanged, and otherwise `RankError` with the first failed rank and its error.
+        unchanged, and otherwise `RankError` with the first failed rank and its error. A
+        rank that lost its peer may fail before the peer reports, so the error of a rank
+        whose `RankReport.lost_peer` is false is preferred.
 
         Args:
             ranks: The ranks.

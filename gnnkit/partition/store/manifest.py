@@ -138,8 +138,8 @@ def shaping(configuration: Mapping[str, Any]) -> Json:
 
 
 def differing(
-    configuration: Mapping[str, Any], sections: Mapping[str, Any], *, whole_task: bool
-) -> list[tuple[str, Any, Any]]:
+    configuration: Mapping[str, object], sections: Mapping[str, object], *, whole_task: bool
+) -> list[tuple[str, object, object]]:
     """Returns the differing keys that determine the parts, each with both values.
 
     Args:
@@ -158,7 +158,7 @@ def differing(
     return [(short_keys[key], first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)]
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Json:
+def _flat(values: Mapping[str, object], prefix: str = "") -> Json:
     """Returns non-empty values by dotted key."""
     flat: Json = {}
     for key, value in values.items():

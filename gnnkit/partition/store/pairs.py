@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -73,7 +72,7 @@ def with_pairs(manifest: Manifest, root: Path) -> Manifest:
     )
 
 
-def _without(values: Mapping[str, Any], *names: str) -> Json:
+def _without(values: Mapping[str, object], *names: str) -> Json:
     return {name: value for name, value in values.items() if name not in names}
 
 

@@ -28,9 +28,9 @@ LATER = "later"  # folder of the parts that evaluate val and test, if edges are 
 LINKS = "links"  # the edges to predict
 ROUNDED = "rounded"  # the complete graph's features in bfloat16
 # A shard, a graph with or without features, or both: a shard with edges and a graph.
-Reads = Literal["shard", "topology", "graph", "both"]
+StoreParts = Literal["shard", "topology", "graph", "both"]
 DEGREES = "degrees"  # of all nodes
-_MAPPED: WeakValueDictionary[tuple[Path, int, Reads], Graph] = WeakValueDictionary()  # in this process
+_MAPPED: WeakValueDictionary[tuple[Path, int, StoreParts], Graph] = WeakValueDictionary()  # in this process
 _mapping = threading.Lock()
 WHOLE = "whole"  # a single rank's shard of the complete graph, for job=verify
 
@@ -45,7 +45,7 @@ class RankParts:
 
     own: Path  # folder written by the run
     store: Path | None = None
-    reads: Reads = "shard"  # the parts of a store that ranks read
+    reads: StoreParts = "shard"  # the parts of a store that ranks read
     dense: bool = False  # whether ranks read a store's features as dense arrays
 
     def shard(self, name: int | str) -> Shard:

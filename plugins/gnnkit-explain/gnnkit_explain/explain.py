@@ -11,11 +11,10 @@ import torch
 
 from gnnkit.comm import LEADER, Communicator
 from gnnkit.jobs import figures
-from gnnkit.jobs.pages import as_a_warning
+from gnnkit.jobs.job import as_a_warning
 from gnnkit.jobs.predict import TrainedRun, read_learned
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.launch.phases import warn
-from gnnkit.launch.progress import progress
+from gnnkit.launch.progress import progress, warn
 from gnnkit.result.figures import merge
 from gnnkit.task import NodeTask
 from gnnkit.utils.documents import Json
@@ -46,7 +45,11 @@ def explain(job: RankJob, comm: Communicator) -> Json:
     write_tables(job, explanations, names)
     quality = summarise(explanations, has_classes=explainer.has_classes)
     _warn(quality["completeness_gap"])
-    _draw(job, explanations, names, quality)
+    if job.settings.report:
+        from gnnkit_explain.page import write
+
+        with as_a_warning():
+            write(explanations, names, quality, job.folder, f"{job.source.name} explained")
     return merge(
         figures.plugins(job, run.worker),
         {"checkpoint": str(run.folder), "explained_nodes": len(numbers), "seconds_per_node": seconds},
@@ -84,13 +87,3 @@ def _warn(gap: float) -> None:
             f"completeness_gap={gap:.2g}: importances of a node do not add up to the change that they explain, "
             "because its prediction changes too abruptly on the path from zeros to its inputs"
         )
-
-
-def _draw(job: RankJob, explanations: Sequence[Explanation], names: ExplainedNames, quality: Json) -> None:
-    """Writes the page. A failure is printed, and loses no result."""
-    if not job.settings.report:
-        return
-    from gnnkit_explain.page import write
-
-    with as_a_warning():
-        write([names.drawn(item) for item in explanations], quality, job.folder, f"{job.source.name} explained")

@@ -11,17 +11,15 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Schema
 from gnnkit.graph.schema import types_of_nodes
 from gnnkit.graph.times import ALWAYS, NEVER, Times, before_window, latest_visible, show_time
+from gnnkit.jobs.outputs import node_ids, write_table
 from gnnkit.jobs.predict import TrainedRun
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.row_files import node_ids, write_table
 from gnnkit.prepare.trained import Inputs
 from gnnkit.utils.checks import Array
 from gnnkit_explain.explanation import Explanation
-from gnnkit_explain.page import DrawnNode, ExplainedNode
 
 TableColumns = Mapping[str, Array | Sequence[object]]
 _OF_DEGREE = ("log(1 + in-degree)", "constant")  # columns of inputs=degree
-_DRAWN_COLUMNS, _DRAWN_NEIGHBOURS = 12, 16  # on the page
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,29 +89,13 @@ class ExplainedNames:
         visible: Ids = edges[(times <= latest) & ((times == ALWAYS) | (times > since))]
         return visible
 
-    def drawn(self, explanation: Explanation) -> ExplainedNode:
-        """Returns the node's most important columns and neighbours for the page."""
-        columns = _largest(explanation.features, _DRAWN_COLUMNS)
-        neighbours = np.flatnonzero(explanation.nodes != explanation.node)
-        neighbours = neighbours[_largest(explanation.importance[neighbours], _DRAWN_NEIGHBOURS)]
-        nodes = np.append(explanation.node, explanation.nodes[neighbours])
-        centre = float(explanation.importance[explanation.nodes == explanation.node].sum())
-        weights = [centre, *explanation.importance[neighbours].tolist()]
-        hops = [0, *explanation.hops[neighbours].tolist()]
-        return ExplainedNode(
-            str(self.ids[explanation.node]),
-            self._prediction(explanation),
-            [(self.columns[column], float(explanation.features[column])) for column in columns],
-            [DrawnNode(str(self.ids[n]), value, far) for n, value, far in zip(nodes, weights, hops, strict=True)],
-            self._edges(nodes),
-        )
-
-    def _prediction(self, explanation: Explanation) -> str:
+    def prediction(self, explanation: Explanation) -> str:
+        """Returns the predicted class or number, with its scores."""
         kind = f"class {self.output(explanation)}" if explanation.is_class else "number"
         return f"{kind}: {explanation.score:.4g}, and {explanation.baseline:.4g} if all inputs were 0"
 
-    def _edges(self, nodes: Ids) -> list[tuple[int, int]]:
-        """Returns the edges between nodes, by position."""
+    def edges(self, nodes: Ids) -> list[tuple[int, int]]:
+        """Returns the edges that the first node sees between nodes, by position."""
         place = {node: index for index, node in enumerate(nodes.tolist())}
         return [
             (place[source], place[node])
@@ -121,12 +103,6 @@ class ExplainedNames:
             for source in self.graph.csc.indices[self._in_edges(node, int(nodes[0]))].tolist()
             if source in place and source != node
         ]
-
-
-def _largest(values: Array, count: int) -> Ids:
-    """Returns where the largest absolute nonzero values are."""
-    order: Ids = np.argsort(-np.abs(values), kind="stable")[:count]
-    return order[: np.count_nonzero(values)]
 
 
 def _columns(job: RankJob, run: TrainedRun, schema: Schema) -> list[str]:

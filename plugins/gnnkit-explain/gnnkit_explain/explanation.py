@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from gnnkit.engine import Adjacency, BlockAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, MiniBatch
-from gnnkit.model.plain import on_plain
+from gnnkit.model.base import on_plain
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.sampler import FullSampler
 from gnnkit.strategy import Worker
 from gnnkit.strategy.seeds import drawing, sample_step
 from gnnkit.task import NodeTask, Task
-from gnnkit.task.evaluation.timed import step_at
+from gnnkit.task.evaluation import step_at
 from gnnkit.utils.checks import Array
 from gnnkit_explain.attribution import Fidelity, fidelity, integrated_gradients
 

@@ -4,64 +4,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit_report.charts import Part, bars, legend
-from gnnkit_report.drawing import WIDTH, Figure, Point, dot, strokes, text
-from gnnkit_report.page import PageSection, PageTable, format_value, save
+import numpy as np
+from gnnkit_report.charts import Chart, Colouring, NetworkNode, Part, Point, bars, network
+from gnnkit_report.page import Page, PageSection, PageTable, Panel, format_value
+
+from gnnkit.graph import Ids
+from gnnkit.utils.checks import Array
+from gnnkit_explain.explained import ExplainedNames
+from gnnkit_explain.explanation import Explanation
 
 MOST_NODES = 20  # on the page. The tables have all
-_TEMPLATE = Path(__file__).parent / "templates/explanation.html"
-_SIDE = 300.0  # drawing height
+_MOST_COLUMNS, _MOST_NEIGHBOURS = 12, 16  # of a node
 _SIGNS = (("supports", "c0"), ("opposes", "c1"))
 _FIDELITIES = {"fidelity_features": "features", "fidelity_neighbours": "neighbours"}
 _CAPTIONS = {
     "features": "Change of the score by each input column, summed over the neighbourhood.",
     "neighbours": "Change of the score by each node's input row. The first is the node itself.",
-    "neighbourhood": "Areas are importances, and distances from the centre are hops.",
 }
+_EXPLANATION = (
+    "Fidelity+ is the decrease of the score if the most important inputs are removed, "
+    "fidelity- if all others are. Random rankings are for comparison."
+)
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnNode:
-    """A node in a neighbourhood."""
-
-    name: str
-    importance: float
-    hops: int  # -1: unknown
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedNode:
-    """A prediction's most important inputs."""
-
-    name: str
-    prediction: str  # with its score
-    features: Sequence[tuple[str, float]]  # column names, and their importances
-    nodes: Sequence[DrawnNode]  # the explained node first
-    edges: Sequence[tuple[int, int]]  # positions in `nodes`
-
-
-def write(nodes: Sequence[ExplainedNode], quality: Mapping[str, Any], folder: Path, title: str) -> Path:
-    """Writes the page, and its figures as SVG. Returns the page's path.
+def write(
+    explanations: Sequence[Explanation], names: ExplainedNames, quality: Mapping[str, Any], folder: Path, title: str
+) -> Path:
+    """Writes the page. Returns its path.
 
     Args:
-        nodes: The nodes, of which the first `MOST_NODES` are drawn.
+        explanations: The nodes, of which the first `MOST_NODES` are drawn.
+        names: The names of nodes, columns and classes.
         quality: The run's figures, with fidelities.
-        folder: Receives the files.
+        folder: Receives the page.
         title: The page's title.
     """
-    sections = [
-        PageSection(f"Node {node.name}, {node.prediction}", _figures(node, number))
-        for number, node in enumerate(nodes[:MOST_NODES])
+    drawn = [
+        PageSection(f"Node {names.ids[item.node]}, {names.prediction(item)}", _charts(item, names, number))
+        for number, item in enumerate(explanations[:MOST_NODES])
     ]
-    note = f" The first {MOST_NODES} of {len(nodes):,} are drawn." if len(nodes) > MOST_NODES else ""
-    figures = [figure for section in sections for figure in section.figures]
-    summary = f"{len(nodes):,} node{'s' * (len(nodes) != 1)}, by integrated gradients.{note}"
-    fidelity = _fidelity(quality)
-    return save(_TEMPLATE, figures, folder, title=title, summary=summary, fidelity=fidelity, sections=sections)
+    count = len(explanations)
+    note = f" The first {MOST_NODES} of {count:,} are drawn." if count > MOST_NODES else ""
+    summary = f"{count:,} node{'s' * (count != 1)}, by integrated gradients.{note}"
+    fidelity = PageSection("Fidelity", panels=[Panel(table=_fidelity(quality), text=_EXPLANATION, wide=True)])
+    return Page(title, summary, [fidelity, *drawn]).save(folder)
 
 
 def _fidelity(quality: Mapping[str, Any]) -> PageTable:
@@ -77,44 +66,47 @@ def _fidelity(quality: Mapping[str, Any]) -> PageTable:
     return PageTable(("", *(titles.get(name, name) for name in names)), rows)
 
 
-def _figures(node: ExplainedNode, number: int) -> list[Figure]:
-    bars = [(item.name, item.importance) for item in node.nodes]
-    features = [_bars("features", number, node.features)] if node.features else []
-    return [_bars("neighbours", number, bars), *features, _neighbourhood(node, number)]
-
-
-def _bars(kind: str, number: int, entries: Sequence[tuple[str, float]]) -> Figure:
-    values = [value for _, value in entries]
-    parts = [
-        Part(_SIGNS[0][0], tuple(max(value, 0.0) for value in values), _SIGNS[0][1]),
-        Part(_SIGNS[1][0], tuple(max(-value, 0.0) for value in values), _SIGNS[1][1]),
+def _charts(item: Explanation, names: ExplainedNames, number: int) -> list[Chart]:
+    """Draws the largest importances, and the neighbours around the node by hops."""
+    columns = _largest(item.features, _MOST_COLUMNS)
+    others = np.flatnonzero(item.nodes != item.node)
+    others = others[_largest(item.importance[others], _MOST_NEIGHBOURS)]
+    nodes = np.append(item.node, item.nodes[others])
+    values = np.append(item.importance[item.nodes == item.node].sum(), item.importance[others])
+    labels = [str(names.ids[node]) for node in nodes]
+    largest = float(np.abs(values).max()) or 1.0
+    drawn = [
+        NetworkNode(place, 2.5 + 9 * math.sqrt(abs(value) / largest), f"{label}: {value:.4g}", label[:12])
+        for place, value, label in zip(_places([0, *item.hops[others].tolist()]), values.tolist(), labels, strict=True)
     ]
-    labels = [name for name, _ in entries]
-    return bars(f"{kind}-{number}", kind.capitalize(), _CAPTIONS[kind], labels, parts, "importance")
+    edges = [(a, b, "weak") for a, b in names.edges(nodes)]
+    signs = Colouring("sign", [_SIGNS[value < 0][1] for value in values.tolist()], _SIGNS)
+    charts = [_bars("neighbours", number, labels, values)]
+    if len(columns):
+        charts.append(_bars("features", number, [names.columns[column] for column in columns], item.features[columns]))
+    caption = "Areas are importances, and distances from the centre are hops."
+    return [*charts, network(f"neighbourhood-{number}", "Neighbourhood", caption, drawn, edges, [signs])]
 
 
-def _neighbourhood(node: ExplainedNode, number: int) -> Figure:
-    """Draws the node in the centre, and the others around it by hops."""
-    shapes, top = legend(_SIGNS, 12.0)
-    places = _places([item.hops for item in node.nodes], top)
-    shapes.append(strokes([(places[a], places[b]) for a, b in node.edges], "muted", 0.6, 0.5))
-    largest = max((abs(item.importance) for item in node.nodes), default=0.0) or 1.0
-    for (x, y), item in zip(places, node.nodes, strict=True):
-        tint = _SIGNS[item.importance < 0][1]
-        radius = 2.5 + 9 * math.sqrt(abs(item.importance) / largest)
-        shapes.append(dot(x, y, radius, tint, f"{item.name}: {item.importance:.4g}"))
-        shapes.append(text(x, y - radius - 2, item.name[:12], "middle", size=9.0))
-    caption = _CAPTIONS["neighbourhood"]
-    return Figure(f"neighbourhood-{number}", "Neighbourhood", caption, top + _SIDE, tuple(shapes))
+def _largest(values: Array, count: int) -> Ids:
+    """Returns where the largest absolute nonzero values are."""
+    order: Ids = np.argsort(-np.abs(values), kind="stable")[:count]
+    return order[: np.count_nonzero(values)]
 
 
-def _places(hops: Sequence[int], top: float) -> list[Point]:
+def _bars(kind: str, number: int, labels: Sequence[str], values: Array) -> Chart:
+    positive, negative = np.maximum(values, 0).tolist(), np.maximum(-values, 0).tolist()
+    parts = [Part(name, part, tint) for (name, tint), part in zip(_SIGNS, (positive, negative), strict=True)]
+    return bars(f"{kind}-{number}", kind.capitalize(), _CAPTIONS[kind], labels, parts, "")
+
+
+def _places(hops: Sequence[int]) -> list[Point]:
     """Places nodes on a ring for each distance. Unknown distances are outermost."""
     max_hops = max(*hops, 1) + (-1 in hops)
     rings = [max_hops if distance < 0 else distance for distance in hops]
-    centre, step = (WIDTH / 2, top + _SIDE / 2), (_SIDE / 2 - 24) / max_hops
     places = []
     for index, ring in enumerate(rings):
         turn = 2 * math.pi * (rings[:index].count(ring) / rings.count(ring) + 0.13 * ring)
-        places.append((centre[0] + ring * step * 1.35 * math.cos(turn), centre[1] + ring * step * math.sin(turn)))
+        radius = 0.46 * ring / max_hops
+        places.append((0.5 + radius * math.cos(turn), 0.5 + radius * math.sin(turn)))
     return places

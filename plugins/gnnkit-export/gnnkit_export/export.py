@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from gnnkit.errors import UserError
 from gnnkit.jobs import weights
 from gnnkit.jobs.models import ModelFactory, Widths, check_python_model
-from gnnkit.launch.phases import warn
 from gnnkit.launch.processes import run_in_child
-from gnnkit.model.adapt import reads_edges, takes_types
+from gnnkit.launch.progress import warn
+from gnnkit.model.unchanged import reads_edges, takes_types
 from gnnkit.prepare.trained import Inputs
-from gnnkit.result.folder import INPUTS
+from gnnkit.result.result import INPUTS
 from gnnkit.utils.ranges import one_line
 from gnnkit.utils.storage import write_atomically
 from gnnkit_export.exported import Plain, PlainLayers

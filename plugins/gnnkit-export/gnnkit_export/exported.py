@@ -12,11 +12,14 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import Adjacency, Combine, Pairs, RankGraph, Reduce, RelationAttention, RowTypes, TypedEdges
-from gnnkit.engine.engine import Message
+from gnnkit.engine import Combine, Pairs, RankGraph, RelationAttention, RowTypes, TypedEdges
+from gnnkit.engine.adjacency import EdgesByType, Message, PlainAdjacency, Weigh
+from gnnkit.engine.layer_routes import LayerRoutes
+from gnnkit.engine.typed_graph import TypedGraph
 from gnnkit.errors import UserError
-from gnnkit.model.parameters import dtype_of
-from gnnkit.model.two_ranks import TypeCounts
+from gnnkit.graph.schema import Schema
+from gnnkit.model.base import dtype_of
+from gnnkit.model.exactness import TypeCounts
 
 
 class Plain(nn.Module):
@@ -110,7 +113,7 @@ class PlainLayers(Plain):
         return out
 
 
-class TensorAdjacency(Adjacency):
+class TensorAdjacency(PlainAdjacency):
     """All edges of a graph, with one additional self-loop per node if required.
 
     The self-loop of a node that already has one gets weight 0.
@@ -128,6 +131,7 @@ class TensorAdjacency(Adjacency):
         node_types: Tensor | None = None,
         *,
         loops: bool,
+        num_dst: int | None = None,
     ) -> None:
         """Stores the edges.
 
@@ -139,38 +143,37 @@ class TensorAdjacency(Adjacency):
             relations: [num_edges] int64 relations, and their number. Default: one.
             node_types: [num_nodes] int64 type of each node. Default: a single type.
             loops: Whether nodes without a self-loop get one, of weight 1.
+            num_dst: Number of nodes that edges enter, which come first. Default: all.
         """
-        self.num_dst = self.num_src = x.shape[0]
+        self.num_src = x.shape[0]
+        self.num_dst = self.num_src if num_dst is None else num_dst
         self._given, self._weight, self.edge_features = edge_index, weight, features
         self._src, self._dst = edge_index[0], edge_index[1]
         weights = x.new_ones(self._src.shape[0]) if weight is None else weight
         self._counts = x.new_ones(self._src.shape[0])
-        self.src_nodes = torch.arange(self.num_dst, device=x.device)
+        self.src_nodes = torch.arange(self.num_src, device=x.device)
         if loops:
-            lacks = self.lacks_loop.to(x.dtype)
+            lacks = self._lacks_loop().to(x.dtype)
             if features is not None:
-                degree = self._sum(self._counts[:, None]).clamp(min=1)
-                self.edge_features = torch.cat([features, self._sum(features) / degree])
+                degree = self._sum_edges(self._counts[:, None]).clamp(min=1)
+                self.edge_features = torch.cat([features, self._sum_edges(features) / degree])
             self._src, self._dst = (torch.cat([ends, self.src_nodes]) for ends in (self._src, self._dst))
             weights, self._counts = torch.cat([weights, lacks]), torch.cat([self._counts, lacks])
-        self._weights, self._loops, self._relations, self._node_types = weights, loops, relations, node_types
+        self._weights, self._loops, self.routes = weights, loops, LayerRoutes.local(self.num_dst)
+        self.by_type = TensorTypes(self, relations, node_types)
         self.num_edges, self.edge_ids = self._src.shape[0], torch.arange(self._src.shape[0], device=x.device)
-        self.in_degree = self._sum(weights[:, None])[:, 0]
-        self.out_degree = _sum(weights, self._src, self.num_dst)
+        self.in_degree = self._sum_edges(weights[:, None])[:, 0]
+        self.out_degree = _sum(weights, self._src, self.num_src)
 
-    def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
+    def _add_up(self, x: Tensor) -> Tensor:
         rows = x[self._src]
-        if weight is not None:
-            return self._sum(rows * weight[:, :, None])
-        if reduce == "max":
-            return self._max(rows)
-        z = self._sum(rows * self._as_rows(self._weights, rows))
-        if reduce == "sum":
-            return z
-        return z / self._as_rows(torch.where(self.in_degree == 0, 1, self.in_degree), z)
+        return self._sum_edges(rows * self._as_rows(self._weights, rows))
+
+    def _weighted_sum(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self._sum_edges(x[self._src] * weight[:, :, None])
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
-        return self._sum(message(x[self._src], slice(0, x.shape[-1])) * self._counts[:, None])
+        return self._sum_edges(message(x[self._src], slice(0, x.shape[-1])) * self._counts[:, None])
 
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
         scores = src[self._src] + dst[self._dst]
@@ -180,46 +183,15 @@ class TensorAdjacency(Adjacency):
         # An edge that does not count is the second self-loop of its row.
         return _softmax(torch.where(self._counts[:, None] > 0, scores, -torch.inf), self._dst, self.num_dst)
 
-    def aggregate_relations(
-        self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
-    ) -> Tensor:
-        types, count = (torch.zeros_like(self._src), 1) if self._relations is None else self._relations
-        src, dst, weights = self._src, self._dst, self._weights
-        if inverse:
-            src, dst, weights = torch.cat([src, dst]), torch.cat([dst, src]), torch.cat([weights, weights])
-            types, count = torch.cat([types, types + count]), 2 * count
-        pairs = RelationRows(count, self.num_dst)
-        place = types * self.num_dst + dst
-        rows = x.reshape(-1, x.shape[1] // count)[src * count + types] if blocks else x[src]
-        degree = pairs.added(weights[:, None], place)
-        means = pairs.added(rows * weights[:, None], place) / torch.where(degree == 0, 1, degree)
-        return combine(means, cast("Pairs", pairs), slice(0, x.shape[1]))
+    def drop_weights(self, weight: Tensor, ids: Tensor, weigh: Weigh) -> Tensor:  # [num_edges, H] -> [num_edges, H]
+        """Applies dropout to attention weights, of which evaluation has none.
 
-    def attend_relations(
-        self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
-    ) -> Tensor:
-        types, count = (torch.zeros_like(self._src), 1) if self._relations is None else self._relations
-        src, dst, extra = [self._src], [self._dst], attention.added
-        if extra.inverse:
-            src, dst, types = [*src, self._dst], [*dst, self._src], torch.cat([types, types + count])
-        if extra.loops:
-            last = torch.full_like(self.src_nodes, extra.count(count) - 1)
-            src, dst, types = [*src, self.src_nodes], [*dst, self.src_nodes], torch.cat([types, last])
-        edges = RelationEdges(torch.cat(src), torch.cat(dst), types)
-        scores = attention.scores(x, x if y is None else y, cast("TypedEdges", edges))
-        rows, place = attention.messages(x, cast("TypedEdges", edges), slice(0, attention.width))
-        weight = _softmax(scores, edges.dst, self.num_dst)
-        messages = rows[cast("Tensor", place)] * weight[:, :, None]
-        return _sum(messages, edges.dst, self.num_dst)
-
-    def row_types(self, num_rows: int, num_types: int) -> RowTypes:
-        if self._node_types is None and num_types > 1:
-            raise UserError(
-                f"the model has weights for num_node_types={num_types}, but the call has no node_type: call it with x, "
-                "edge_index, node_type"
-            )
-        types = torch.zeros_like(self.src_nodes) if self._node_types is None else self._node_types
-        return cast("RowTypes", PlainRowTypes(types))
+        Args:
+            weight: [num_edges, H].
+            ids: [num_edges] int64 ids of the edges.
+            weigh: Returns the probability of dropout, for these ids.
+        """
+        return weight
 
     @property
     def rank_graph(self) -> RankGraph:
@@ -229,18 +201,15 @@ class TensorAdjacency(Adjacency):
             )
         return RankGraph(self._given, self._weight)
 
-    def with_halo(self, x: Tensor) -> Tensor:
-        return x
-
-    @property
-    def lacks_loop(self) -> Tensor:  # [num_dst] bool
+    def _lacks_loop(self) -> Tensor:  # [num_dst] bool
         is_loop = (self._src == self._dst).to(self._counts.dtype)[:, None]
-        return self._sum(is_loop)[:, 0] == 0
+        return self._sum_edges(is_loop)[:, 0] == 0
 
-    def _sum(self, rows: Tensor) -> Tensor:  # [num_edges, ...] -> [num_dst, ...]
+    def _sum_edges(self, rows: Tensor) -> Tensor:  # [num_edges, ...] -> [num_dst, ...]
         return _sum(rows, self._dst, self.num_dst)
 
-    def _max(self, rows: Tensor) -> Tensor:  # [num_edges, ...] -> [num_dst, ...]
+    def _max(self, x: Tensor) -> Tensor:
+        rows = x[self._src]
         masked_rows = torch.where(self._as_rows(self._counts, rows) > 0, rows, -torch.inf)
         least = _zeros(self.num_dst, rows) - torch.inf
         largest = least.scatter_reduce(0, self._at(rows), masked_rows, "amax")
@@ -252,6 +221,67 @@ class TensorAdjacency(Adjacency):
 
     def _as_rows(self, values: Tensor, rows: Tensor) -> Tensor:
         return values.view(-1, *[1] * (rows.dim() - 1))
+
+
+class TensorTypes(EdgesByType):
+    """The edges of a `TensorAdjacency` by relation, and its nodes by type."""
+
+    def __init__(self, graph: TensorAdjacency, relations: tuple[Tensor, int] | None, node_types: Tensor | None) -> None:
+        """Stores the types. The arguments are those of `TensorAdjacency`."""
+        self._graph, self._num_nodes = graph, graph.num_dst
+        self._src, self._dst, self._weights = graph._src, graph._dst, graph._weights
+        self._types, self._count = (torch.zeros_like(self._src), 1) if relations is None else relations
+        self._node_types = node_types
+
+    @property
+    def edge_types(self) -> Tensor:
+        return self._types
+
+    def row_types(self, num_rows: int, num_types: int) -> RowTypes:
+        if self._node_types is None and num_types > 1:
+            raise UserError(
+                f"the model has weights for num_node_types={num_types}, but the call has no node_type: call it with x, "
+                "edge_index, node_type"
+            )
+        types = self._src.new_zeros(self._num_nodes) if self._node_types is None else self._node_types
+        return cast("RowTypes", PlainRowTypes(types))
+
+    def typed_graph(self, schema: Schema, routes: LayerRoutes) -> TypedGraph:
+        raise UserError("a model of (x_dict, edge_index_dict) cannot be exported")
+
+    def sum(self, x: Tensor, combine: Combine, routes: LayerRoutes, *, inverse: bool, blocks: bool) -> Tensor:
+        src, dst, weights, types, count = self._src, self._dst, self._weights, self._types, self._count
+        if inverse:
+            src, dst, weights = torch.cat([src, dst]), torch.cat([dst, src]), torch.cat([weights, weights])
+            types, count = torch.cat([types, types + count]), 2 * count
+        pairs = RelationRows(count, self._num_nodes)
+        place = types * self._num_nodes + dst
+        rows = x.reshape(-1, x.shape[1] // count)[src * count + types] if blocks else x[src]
+        degree = pairs.added(weights[:, None], place)
+        means = pairs.added(rows * weights[:, None], place) / torch.where(degree == 0, 1, degree)
+        return combine(means, cast("Pairs", pairs), slice(0, x.shape[1]))
+
+    def attend(
+        self, x: Tensor, y: Tensor | None, attention: RelationAttention, routes: LayerRoutes, weigh: Weigh
+    ) -> Tensor:
+        graph, added = self._graph, attention.added
+        src, dst, types, ids = [self._src], [self._dst], [self._types], [graph.edge_ids]
+        if added.inverse:
+            src, dst, types = [*src, self._dst], [*dst, self._src], [*types, self._types + self._count]
+            ids.append(graph.edge_ids + graph.num_edges + self._num_nodes)
+        if added.loops:
+            nodes = torch.arange(self._num_nodes, device=self._src.device)
+            src, dst, types = (
+                [*src, nodes],
+                [*dst, nodes],
+                [*types, torch.full_like(nodes, added.count(self._count) - 1)],
+            )
+            ids.append(graph.src_nodes + graph.num_edges)
+        edges = RelationEdges(torch.cat(src), torch.cat(dst), torch.cat(types))
+        scores = attention.scores(x, x if y is None else y, cast("TypedEdges", edges))
+        rows, place = attention.messages(x, cast("TypedEdges", edges), slice(0, attention.width))
+        weight = graph.drop_weights(_softmax(scores, edges.dst, self._num_nodes), torch.cat(ids), weigh)
+        return _sum(rows[cast("Tensor", place)] * weight[:, :, None], edges.dst, self._num_nodes)
 
 
 class RelationRows:

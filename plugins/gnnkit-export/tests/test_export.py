@@ -33,11 +33,11 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import weights
 from gnnkit.jobs.models import ModelSource, Widths
+from gnnkit.model.base import is_iterated
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.hgt import HGT
-from gnnkit.model.program import is_iterated
 from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
@@ -189,7 +189,7 @@ def test_plain_operations_compute_what_the_engine_computes(name: str, weighted: 
 
 
 def test_plain_operations_read_node_types_as_the_engine_does() -> None:
-    from gnnkit.model.plain import takes_edges
+    from gnnkit.model.base import takes_edges
 
     torch.manual_seed(0)
     model = HGT(WIDTH, CLASSES, TYPES, NODE_TYPES).double().eval()
@@ -508,12 +508,12 @@ class Wide(nn.Module):
     def forward(self, x: Tensor, adjacencies: list[Adjacency]) -> Tensor:
         (a,) = adjacencies
         z = a.aggregate_messages(x, lambda rows, _: rows.relu()) + a.aggregate(x) + a.in_degree[:, None]
-        out: Tensor = self.linear(z * a.lacks_loop[:, None])
+        out: Tensor = self.linear(z)
         return out
 
 
-def test_a_model_of_a_user_gets_sums_degrees_and_loops() -> None:
-    from gnnkit.model.plain import takes_edges
+def test_a_model_of_a_user_gets_sums_and_degrees() -> None:
+    from gnnkit.model.base import takes_edges
 
     torch.manual_seed(0)
     model = Wide().double().eval()

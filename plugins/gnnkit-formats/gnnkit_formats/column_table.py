@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -11,13 +12,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gnnkit.errors import UserError
-from gnnkit.graph.ids import first_row, nulls_of
-from gnnkit.graph.missing import MISSING, quote
+from gnnkit.graph.cells import MISSING, first_row, nulls_of, quote, without_missing
 from gnnkit.graph.types import Ids
 from gnnkit.utils.checks import Array
 from gnnkit_formats.values import ColumnReading, is_text
 
-NO_HEADER = "; add a first line with names of columns, such as src,dst, and remove comments"
+CSV_FORMS = ("csv", "csv.gz", "tsv", "tsv.gz")
+NO_HEADER = (
+    "; add a first line with names of columns, such as src,dst for edges or id,label for nodes, and remove comments"
+)
 _WIDER = {pa.float16(): pa.float32(), pa.string_view(): pa.large_string()}  # for types that Arrow hardly computes with
 
 
@@ -45,11 +48,7 @@ class ColumnTable:
         self._table = table
         self.readings: dict[str, ColumnReading] = {}  # how columns become numbers, filled on first use
         self.names: list[str] = table.column_names
-        seen: set[str] = set()
-        for column in self.names:
-            if column in seen:
-                raise UserError(f"{name} has two columns {column!r}{_explain_names(self.names)}")
-            seen.add(column)
+        check_distinct(name, self.names)
 
     @property
     def schema(self) -> pa.Schema:
@@ -68,7 +67,10 @@ class ColumnTable:
         return [name for name in self.names if name not in known]
 
     def plain(self, name: str) -> pa.Array:
-        """Returns a column as an array of numbers, text or lists."""
+        """Returns a column as an array of numbers, text or lists.
+
+        Numbers that `missing` lists are null. Words in text remain.
+        """
         require(self.name, self.names, name)
         column = self._table.column(name)
         if pa.types.is_dictionary(column.type):
@@ -79,7 +81,7 @@ class ColumnTable:
             column = pa.chunked_array([pa.array([str(uuid) for uuid in column.to_pylist()], pa.string())])
         elif isinstance(column.type, pa.BaseExtensionType):
             raise UserError(f"{self._column_place(name)} holds {column.type}, expected numbers or text")
-        return column.combine_chunks()
+        return without_missing(column.combine_chunks(), self.missing)
 
     def _cast(self, name: str, kind: pa.DataType) -> pa.Array:
         column = self.plain(name)
@@ -87,7 +89,8 @@ class ColumnTable:
             return column.cast(kind)
         except pa.ArrowException as error:
             row = first_row(column, lambda cells: cells.cast(kind))
-            what = "whole number of 64 bits" if pa.types.is_integer(kind) else str(kind)
+            what = "date" if pa.types.is_timestamp(kind) else str(kind)
+            what = "whole number of 64 bits" if pa.types.is_integer(kind) else what
             raise UserError(
                 f"{self._column_place(name)}, row {self._row_number(row)}: {str(column[row].as_py())!r} is no {what}"
             ) from error
@@ -126,12 +129,32 @@ def require(table: str, names: Sequence[str], column: str, hint: str = "") -> No
     """Raises `UserError` if the column is missing. `hint` ends the message."""
     if column not in names:
         shown = [*map(repr, names[:20]), *(["..."] if len(names) > 20 else [])]
-        raise UserError(f"{table} has no column {column!r}, only {', '.join(shown)}{hint}{_explain_names(names)}")
+        alike = [name for name in names if name.strip().lower() == column.lower()]
+        is_line = len(names) == 1 or names[:1] == ["sep="]
+        cure = f"{hint}; did you mean {alike[0]!r}?" if alike else is_line * explain_line(names[0]) or hint
+        remedy = explain_names(names)
+        if not (remedy or alike) and all(re.search(r"\d", name) for name in names):
+            remedy = f"; if this line is data,{NO_HEADER[1:]}"
+        raise UserError(f"{table} has no column {column!r}, only {', '.join(shown)}{cure}{remedy}")
 
 
-def _explain_names(names: Sequence[str]) -> str:
+def check_distinct(name: str, columns: Sequence[str]) -> None:
+    """Raises `UserError` if a table has two columns of one name."""
+    if (twice := next((column for column, count in Counter(columns).items() if count > 1), None)) is not None:
+        raise UserError(f"{name} has two columns {twice!r}{explain_names(columns)}")
+
+
+def explain_names(names: Sequence[str]) -> str:
     """Returns the remedy for a first line that names no columns, or ""."""
     return NO_HEADER if all(re.fullmatch(r"[-+.\d\s]*|[#%].*", name) for name in names) else ""
+
+
+def explain_line(first: str) -> str:
+    """Returns the remedy if the first line of a CSV does not divide names, or ""."""
+    if first.removeprefix("\ufeff").startswith("sep="):
+        return "; remove the first line, which begins with sep="
+    mark = None if re.search("^[#%]|[,;\t]", first) else re.search(r"[| ]", first.strip())
+    return f"; cells must be divided by commas, tabs or semicolons, and not by {mark[0]!r}" if mark else ""
 
 
 def _as_object(value: Any) -> object:

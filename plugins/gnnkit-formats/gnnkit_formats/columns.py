@@ -2,18 +2,59 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from gnnkit.graph.ids import is_consecutive, narrow_text
-from gnnkit.graph.missing import MISSING
-from gnnkit_formats.index_columns import index_columns
+from gnnkit.graph.cells import MISSING, is_consecutive, narrow_text
+from gnnkit.utils.documents import parse_json
 from gnnkit_formats.pieces import WHOLE, TableShare
 from gnnkit_formats.table import Table
 from gnnkit_formats.values import is_text
+
+# The index's name in a CSV that pandas wrote, in one that it re-wrote, and in Parquet.
+_INDEX = re.compile(r"|Unnamed: 0(\.\d+)*|__index_level_\d+__")
+_COUNTERS = ("index", "level_0")  # names from `reset_index`; an index only if the column counts the rows
+
+
+def index_columns(schema: pa.Schema, names: Sequence[str], counts_rows: Callable[[str], bool]) -> list[str]:
+    """Returns the columns that hold a data frame's index.
+
+    Args:
+        schema: Schema of the table, where pandas stores the names of index columns.
+        names: Columns to check.
+        counts_rows: Checks whether a column is 0, 1, ... It is called only for columns
+            with an ambiguous name.
+    """
+    written = _read_pandas_index(schema)
+    return [
+        name for name in names if _INDEX.fullmatch(name) or name in written or (name in _COUNTERS and counts_rows(name))
+    ]
+
+
+def common_index(index_names: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the index columns that all tables share."""
+    return [name for name in index_names[0] if all(name in names for names in index_names)]
+
+
+def warn_index(table: str, names: Collection[str], hint: str) -> None:
+    """Warns about index columns that are not used as features."""
+    if names:
+        shown = ", ".join(map(repr, names))
+        warnings.warn(f"{table}: {shown} left out of the features, as a data frame's index: {hint}", stacklevel=4)
+
+
+def _read_pandas_index(schema: pa.Schema) -> set[str]:
+    try:
+        facts = parse_json((schema.metadata or {}).get(b"pandas", b"{}"), "the schema")
+        return {name for name in facts.get("index_columns", ()) if isinstance(name, str)}
+    except (ValueError, AttributeError, TypeError):
+        return set()
+
 
 Names = Sequence[str] | None
 Types = Mapping[str, pa.DataType] | None
@@ -34,6 +75,7 @@ class Columns(ABC):
         self.title, self.files = title, list(files)
         self.ignored: tuple[str, ...] = ()  # columns that are not read
         self.missing: Sequence[str] = MISSING  # words for missing values
+        self._fractions: dict[str, bool] = {}  # `has_fraction` of columns
 
     @property
     def kept(self) -> list[str]:
@@ -99,6 +141,13 @@ class Columns(ABC):
     def as_text(self, *names: str) -> dict[str, pa.DataType]:
         """Returns types with which a parsed table yields columns as text."""
         return dict.fromkeys(names, pa.string()) if self.parses else {}
+
+    def has_fraction(self, name: str) -> bool:
+        """Returns whether a CSV's ids are written like 7.0, as the first one is."""
+        if name not in self._fractions:
+            first = next(iter(self.pieces(1, [name], self.as_text(name))), None)
+            self._fractions[name] = first is not None and first.has_fraction(name)
+        return self._fractions[name]
 
     @abstractmethod
     def pieces(

@@ -13,20 +13,19 @@ import numpy as np
 from gnnkit.dataset.base import Dataset, name_list, warn_unlabelled
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, read_split
+from gnnkit.graph.cells import read_missing
 from gnnkit.graph.labels import settle_labels
-from gnnkit.graph.missing import read_missing
 from gnnkit.graph.types import Fields
 from gnnkit.graph.unfit_columns import IgnorableColumns, UnfitColumns
 from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import local_path, one_of, shown, switch
 from gnnkit.utils.storage import Array, read_npy
-from gnnkit_formats.bipartite import COLUMNS
-from gnnkit_formats.column_table import require
+from gnnkit_formats.column_table import CSV_FORMS, require
 from gnnkit_formats.columns import Columns, TableInMemory
 from gnnkit_formats.duplicates import DUPLICATES, FIRST, KEEP
+from gnnkit_formats.id_columns import USERS_AND_ITEMS
 from gnnkit_formats.pieces import Room, read_whole
 from gnnkit_formats.table_files import (
-    CSV_FORMS,
     PART_NAME,
     PARTS_MARKER,
     file_exists,
@@ -42,7 +41,7 @@ from gnnkit_formats.table_graph import (
     TableGraph,
     TableNames,
     leave_out_index,
-    table_columns,
+    list_unfit,
 )
 
 NODES = (*CSV_FORMS, "parquet")  # formats of a node table
@@ -79,11 +78,12 @@ class EdgeFolder(Dataset):
     number has leading zeros, such as 01, all are names. Decimal fractions are
     regression targets, empty if unlabelled. A name may join several classes with
     semicolons, such as `a;b`, which `task=multilabel` reads as two classes. The
-    optional column `split` holds train, val, test, none or an empty cell. Other columns
-    are features: numbers, numbers written as text ("1,5", "$1", "10%"), dates (as
-    seconds since 1970), durations, or text with few distinct values, each of which
-    becomes a column. Words such as `unknown`, listed in the argument `missing`, count
-    as empty cells. `features.fill` replaces empty cells and NaN, in `features.npy` too.
+    optional column `split` holds train, val, test, none or an empty cell. Instead,
+    `train_mask`, `val_mask` and `test_mask` may hold true and false. Other columns are
+    features: numbers, numbers written as text ("1,5", "$1", "10%"), dates (as seconds
+    since 1970), durations, or text with few distinct values, each of which becomes a
+    column. Words such as `unknown`, listed in the argument `missing`, count as empty
+    cells. `features.fill` replaces empty cells and NaN, in `features.npy` too.
 
     Nodes are numbered in table order, or in ascending id order with `sort_ids`. Without
     a node table there are no labels, and the distinct ids of edges are the nodes:
@@ -142,9 +142,9 @@ class EdgeFolder(Dataset):
             `t` or similarly. `[]` reads none.
         ignore: Columns of either table that are not features.
         missing: Words that mark missing values in text, ignoring case and surrounding
-            blanks. They replace the default: `#N/A`, `-`, `<NA>`, `?`, `\\N`,
-            `missing`, `n/a`, `NA`, `nan`, `nil`, `none`, `null` and `unknown`. Empty
-            cells are always missing.
+            blanks, and numbers that mark them in all columns. They replace the default:
+            `#N/A`, `-`, `<NA>`, `?`, `\\N`, `missing`, `n/a`, `NA`, `nan`, `nil`,
+            `none`, `null` and `unknown`. Empty cells are always missing.
         duplicates: How to handle edges with the same ends and type. `keep` keeps them
             as parallel edges. `refuse` raises an error. `first` keeps the first row,
             for nodes with the same id too. `sum` and `mean` combine weights and
@@ -176,7 +176,7 @@ class EdgeFolder(Dataset):
         label: str = "label",
         time: str | Sequence[str] | None = None,
         ignore: Sequence[str] = (),
-        missing: Sequence[str] | None = None,
+        missing: Sequence[str | float] | None = None,
         duplicates: str = KEEP,
         bipartite: bool | None = None,
         edge_label: str | None = None,
@@ -203,24 +203,6 @@ class EdgeFolder(Dataset):
     def load(self) -> Graph:
         return read_whole(FolderGraph(self))
 
-    @property
-    def sized_by(self) -> list[str]:
-        """The arrays and the key that define the number of nodes."""
-        arrays = [f"{name}.npy" for name in ARRAYS if file_exists(self.root / f"{name}.npy")]
-        return [*arrays, *([] if self.num_nodes is None else [f"dataset.num_nodes={self.num_nodes}"])]
-
-    def check_column(self, key: str, names: Sequence[str], table: str, column: str | None = None) -> None:
-        """Raises `UserError` if the column that a key names is missing.
-
-        Args:
-            key: src, dst, id or label.
-            names: The table's columns.
-            table: The table's name.
-            column: The column, if it is not the key's value.
-        """
-        column = column or {"id": self.id, "label": self.label}[key]
-        require(table, names, column, f"; use dataset.{key}=COLUMN for another name")
-
     def check_ignored(self, names: Mapping[str, Sequence[str]]) -> None:
         """Raises `UserError` for an ignored column that no table has.
 
@@ -245,7 +227,7 @@ class EdgeFolder(Dataset):
         """
         if self.ends != _ENDS or not set(names).isdisjoint(_ENDS):
             return None
-        return next((pair for pair in COLUMNS if set(names).issuperset(pair)), None)
+        return next((pair for pair in USERS_AND_ITEMS if set(names).issuperset(pair)), None)
 
     def edge_tables(self) -> dict[str, Path]:
         """Returns edge tables by relation, or a single table under the name `ONE`."""
@@ -286,7 +268,7 @@ class EdgeFolder(Dataset):
         if file_name is None:
             path, folder = find_table(self.root, key, suffixes), self.root / key
             if path not in (None, folder) and folder.is_dir() and key == "edges":
-                raise UserError(f"holds both {path.name} and a folder edges")
+                raise UserError(f"holds both {path.name} and a folder edges: remove or rename one of them")
             if path is None and folder.is_dir() and key == "edges":
                 return folder
             if path is None and (unread := self._find_unsupported(key, suffixes)):
@@ -295,9 +277,7 @@ class EdgeFolder(Dataset):
             return path
         path = self.root / file_name
         if not file_exists(path):
-            raise UserError(
-                f"dataset.{key}={file_name}: no such file in dataset.root, which holds {self._list_tables()}"
-            )
+            raise UserError(f"dataset.{key}={file_name}: no such file in dataset.root, which has {self._list_tables()}")
         if not path.is_dir() and form_of(path) not in suffixes:
             raise UserError(f"dataset.{key}={file_name} must end in .{', .'.join(suffixes)}")
         return path
@@ -314,6 +294,11 @@ class EdgeFolder(Dataset):
         if not names and (files := sorted(path.name for path in self.root.iterdir())):
             return f"no table; rename {files[0]} to edges.csv or edges.tsv, with names of columns in its first line"
         return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "") if names else "no table"
+
+
+def _require(table: Columns, key: str, column: str) -> None:
+    """Raises `UserError` if the column that a key names is missing."""
+    require(table.title, table.kept, column, f"; use dataset.{key}=COLUMN for another name")
 
 
 def check_relations(columns: Mapping[str, Sequence[str]]) -> None:
@@ -379,12 +364,10 @@ class FolderGraph(TableGraph):
             return None
         nodes = self._open(path, self.root, [folder.id], folder.label)
         if folder.num_nodes is not None:
-            raise UserError(
-                f"dataset.num_nodes={folder.num_nodes}: {path.name} already defines the nodes; remove the key"
-            )
-        folder.check_column("id", nodes.kept, nodes.title)
+            raise UserError(f"dataset.num_nodes={folder.num_nodes}: {path.name} already defines the nodes; remove it")
+        _require(nodes, "id", folder.id)
         if folder.label != "label":
-            folder.check_column("label", nodes.kept, nodes.title)
+            _require(nodes, "label", folder.label)
         return nodes
 
     def _open_edges(
@@ -406,7 +389,10 @@ class FolderGraph(TableGraph):
             ends, edges = pair, opened(pair)  # reads ids as text first
         for source in edges.values():
             for end, column in zip(("src", "dst"), ends, strict=True):
-                folder.check_column(end, source.kept, source.title, column)
+                _require(source, end, column)
+        first = next(iter(edges.values()))
+        if folder.edge_label is not None and folder.edge_label not in first.kept:
+            warn_unlabelled(first.title, folder.edge_label, first.kept)
         return ends, edges
 
     def _open(self, *args: Any) -> Columns:
@@ -430,10 +416,8 @@ class FolderGraph(TableGraph):
         several = [] if ONE in edges else ["several edge tables"]
         others = [*([] if nodes is None else [nodes.title]), *self.sized_by, *several]
         if self.bipartite and others:
-            raise UserError(
-                f"dataset.bipartite=true reads one edge table only, but there is {others[0]}; use a HeteroData"
-            )
-        if self.bipartite is not None or others or ends not in COLUMNS:
+            raise UserError(f"dataset.bipartite=true reads one edge table, but there is {others[0]}; use a HeteroData")
+        if self.bipartite is not None or others or ends not in USERS_AND_ITEMS:
             return bool(self.bipartite)
         warnings.warn(
             f"the columns {' and '.join(ends)} are read as two node types with separate ids; use "
@@ -444,7 +428,9 @@ class FolderGraph(TableGraph):
 
     @property
     def sized_by(self) -> Sequence[str]:
-        return self.folder.sized_by
+        arrays, count = [f"{name}.npy" for name in ARRAYS], self.folder.num_nodes
+        named = [] if count is None else [f"dataset.num_nodes={count}"]
+        return [*(name for name in arrays if file_exists(self.root / name)), *named]
 
     @property
     def implied_nodes(self) -> int | None:
@@ -469,11 +455,9 @@ class FolderGraph(TableGraph):
         except UnfitColumns as error:
             tables, edges = self.tables, list(self.tables.edges.values())
             columns = [name for name in (tables.names.weight, *tables.edge_features) if name in edges[0].kept]
-            found = [table_columns(edges, columns, is_nodes=False)]
-            if tables.nodes is not None:
-                found.insert(0, table_columns([tables.nodes], tables.node_features, is_nodes=True))
-            unfit = [pair for one in found for pair in one.find_unfit().items()]
-            if not unfit:
+            nodes = [] if tables.nodes is None else [tables.nodes]
+            unfit = list_unfit(nodes, tables.node_features, is_nodes=True) if nodes else []
+            if not (unfit := [*unfit, *list_unfit(edges, columns, is_nodes=False)]):
                 raise
             raise IgnorableColumns(unfit, self.folder.ignore) from error
 
@@ -501,5 +485,4 @@ class FolderGraph(TableGraph):
         first = next(iter(tables.edges.values()))
         if name is None or name in first.kept:
             return super().edge_labels()
-        warn_unlabelled(first.title, name, first.kept)
         return {"edge_labels": np.full(self.num_edges or 0, -1)}

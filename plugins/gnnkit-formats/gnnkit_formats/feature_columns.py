@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.graph.ids import nulls_of, numbers_of
+from gnnkit.graph.cells import nulls_of, numbers_of, without_missing
 from gnnkit.graph.types import Floats
 from gnnkit.graph.unfit_columns import UnfitColumns, collect_unfit, describe_many, has_many_values, raise_unfit
 from gnnkit.utils.checks import FLOAT32_MAX, Array
@@ -124,7 +123,8 @@ class FeatureColumns(ColumnTable):
             lengths,
             f"numbers, expected {width} as in row {self._row_number(int(np.argmax(known)))}",
         )
-        inner = reading.numbers(pc.list_flatten(column), self.missing).reshape(len(length), width)
+        cells = without_missing(pc.list_flatten(column), self.missing)
+        inner = reading.numbers(cells, self.missing).reshape(len(length), width)
         if known.all():
             return inner
         wide: Floats = np.full((len(column), width), np.nan)
@@ -148,41 +148,41 @@ class FeatureColumns(ColumnTable):
         return numbers
 
 
-@dataclass(frozen=True, slots=True)
-class TableColumns:
-    """A table's columns of features and weights, to find all that are unfit."""
+def find_unfit(
+    place: str, pieces: Callable[[Sequence[str]], Iterable[FeatureColumns]], names: Sequence[str], *, is_nodes: bool
+) -> list[tuple[str, str]]:
+    """Reads all columns of features and weights of one or several tables.
 
-    title: str  # of the table, for messages
-    names: Sequence[str]  # the columns
-    pieces: Callable[[Sequence[str]], Iterable[FeatureColumns]]  # yields the rows of some columns
-    is_nodes: bool  # whether rows are nodes, whose cells may be empty, or edges
+    Returns the unfit columns, and why they are unfit.
 
-    def find_unfit(self) -> dict[str, str]:
-        """Reads all columns. Returns the unfit ones, and why they are unfit."""
-        readings, unfit = _survey(self.title, self.pieces(self.names), self.names)
-        widths: dict[str, int] = {}
-        num_rows = 0
-        for piece in self.pieces(list(readings)) if readings else ():
-            piece.use_readings(readings)
-            num_rows += piece.num_rows
-            for name in readings:
-                if name not in unfit:
-                    with collect_unfit(unfit, name):
-                        self._check(piece, name, widths)
-        for name, reading in readings.items() if self.is_nodes else ():
-            if has_many_values(len(reading.categories), num_rows):
-                unfit[name] = f"{self.title}, {describe_many(name, len(reading.categories), num_rows)}"
-        return {name: unfit[name] for name in self.names if name in unfit}
+    Args:
+        place: Table, for messages.
+        pieces: Yields the rows of some columns.
+        names: The columns.
+        is_nodes: Whether rows are nodes, whose cells may be empty, or edges.
+    """
+    readings, unfit = _survey(place, pieces(names), names)
+    widths, num_rows = dict[str, int](), 0
+    for piece in pieces(list(readings)) if readings else ():
+        num_rows += piece.use_readings(readings).num_rows
+        for name in readings.keys() - unfit.keys():
+            with collect_unfit(unfit, name):
+                _check_column(piece, name, widths, is_nodes=is_nodes)
+    for name, reading in readings.items() if is_nodes else ():
+        if has_many_values(len(reading.categories), num_rows):
+            unfit[name] = f"{place}, {describe_many(name, len(reading.categories), num_rows)}"
+    return [(name, unfit[name]) for name in names if name in unfit]
 
-    def _check(self, piece: FeatureColumns, name: str, widths: dict[str, int]) -> None:
-        """Raises `UserError` for cells that cannot be read, and for another width."""
-        if name == "weight" and not self.is_nodes:
-            piece.weights(name)
-            return
-        rows = piece.rows_with_nan([name]) if self.is_nodes else piece.rows([name])
-        width = 0 if rows is None else rows.shape[1]
-        if widths.setdefault(name, width) != width:
-            raise UserError(f"{piece.name}, column {name!r} holds lists of {width} numbers, {widths[name]} elsewhere")
+
+def _check_column(piece: FeatureColumns, name: str, widths: dict[str, int], *, is_nodes: bool) -> None:
+    """Raises `UserError` for cells that cannot be read, and for another width."""
+    if name == "weight" and not is_nodes:
+        piece.weights(name)
+        return
+    rows = piece.rows_with_nan([name]) if is_nodes else piece.rows([name])
+    width = 0 if rows is None else rows.shape[1]
+    if widths.setdefault(name, width) != width:
+        raise UserError(f"{piece.name}, column {name!r} holds lists of {width} numbers, {widths[name]} elsewhere")
 
 
 def find_readings(place: str, pieces: Iterable[ColumnTable], names: Sequence[str]) -> dict[str, ColumnReading]:
@@ -212,9 +212,12 @@ def _survey(
                     survey.add(piece.plain(name))
         if all(name in unfit or survey.has_too_many for name, survey in surveys.items()):
             break
+    comma = next((survey.decimal_comma for survey in surveys.values() if survey.decimal_comma), "")
     for name in names:
         if name not in unfit:
             with collect_unfit(unfit, name):
+                if comma:
+                    surveys[name].check_points(comma)
                 readings[name] = surveys[name].reading() if surveys else ColumnReading("numbers")
     return readings, unfit
 

@@ -9,10 +9,10 @@ from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.graph.labels import settle_labels
-from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.documents import Json, read_object
 from gnnkit.utils.ranges import local_path, shown
 from gnnkit.utils.storage import Array, read_npy
+from gnnkit_formats.npz import Arrays
 
 _MAX_LABELS = 1 << 32  # bytes of class_map.json, which may list all classes per node
 _ROLES = {"tr": Split.TRAIN, "va": Split.VAL, "te": Split.TEST}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 import warnings
 from collections.abc import Sequence
 
@@ -11,16 +13,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.graph.ids import MAX_EXACT, IdTable, find_ids, first_row, numbers_of, whole_numbers
-from gnnkit.graph.missing import missing_cells
-from gnnkit.graph.types import Ids
+from gnnkit.graph.cells import IdTable, find_ids, first_row, missing_cells, numbers_of, whole_numbers, without_missing
+from gnnkit.graph.labels import MAX_EXACT
+from gnnkit.graph.schema import Relation
+from gnnkit.graph.types import Fields, Ids
 from gnnkit.utils.checks import Array
-from gnnkit_formats.column_table import ColumnTable
+from gnnkit_formats.column_table import CSV_FORMS, ColumnTable
 from gnnkit_formats.values import is_text
 
 _MAX_TEXT = 2048  # characters per id; NumPy pads all ids to the longest one
 _WHOLE = r"^(0|-?[1-9][0-9]*)$"  # canonical whole number
 _INT64 = 2**63 - 1
+_COMPOSITE = (
+    ": if several columns together identify rows, join them into one column of ids, in the edges too, or use dataset=tables "
+    "(gnnkit-tables) for rows about one node at several times"
+)
+NO_NODE = "is no id of a node: add the node, or remove the edge"
 
 
 class IdColumns(ColumnTable):
@@ -48,36 +56,11 @@ class IdColumns(ColumnTable):
             before = int(first[row])
             value, other = (self.plain(name)[place].as_py() for place in (row, before))
             variant = "" if value == other else f", written as {other!r}"
+            hint = _COMPOSITE if 2 * len(np.unique(first)) <= len(ids) else hint
             raise UserError(
                 f"{self._column_place(name)}, row {self._row_number(row)}: {value!r} occurs a second time, after row "
-                f"{self._row_number(before)}{variant}{self._explain_key(name, first) or hint}"
+                f"{self._row_number(before)}{variant}{hint}"
             ) from None
-
-    def _explain_key(self, name: str, first: Ids) -> str:
-        """Returns the remedy if most ids repeat and two columns are a key.
-
-        Args:
-            name: Id column.
-            first: [rows] the first row with each row's id.
-        """
-        if 2 * len(np.unique(first)) > self.num_rows:
-            return ""
-        keys = [other for other in self.others((name, "label", "split")) if self._is_key(first, self.plain(other))]
-        if not keys:
-            return ""
-        return (
-            f": {name!r} and {keys[0]!r} together identify rows; join both into one column of ids, in the edges too, or use "
-            "dataset=tables (gnnkit-tables) for rows about one node at several times"
-        )
-
-    @staticmethod
-    def _is_key(first: Ids, column: pa.Array) -> bool:
-        """Checks whether a column distinguishes rows [rows] that have the same id."""
-        kind = column.type
-        if column.null_count or not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
-            return False
-        ranks = numbers_of(column.dictionary_encode().indices).astype(np.int64)
-        return len(np.unique(first * len(ranks) + ranks)) == len(ranks)
 
     def id_column(self, name: str) -> pa.Array:  # [rows] int64 or large_string
         """Reads ids: integers, text without surrounding blanks, or UUIDs as text.
@@ -113,13 +96,31 @@ class IdColumns(ColumnTable):
             column = self._read_text_ids(name, column)
             nodes = ids.find(column)
         is_mixed = not numbers and not self.is_text(name)
-        self._reject(name, nodes < 0, column, "is no id of a node" + (", as these are text" if is_mixed else ""))
+        if (unknown := np.flatnonzero(nodes < 0)).size:
+            why = "" if numbers else _explain_spelling(column[int(unknown[0])].as_py(), ids)
+            self._reject(name, nodes < 0, column, why or NO_NODE + (", as these are text" if is_mixed else ""))
         return nodes
+
+    def has_fraction(self, name: str) -> bool:
+        """Checks whether the first id of a CSV's text column is written like 7.0."""
+        if not (self.num_rows and self.name.endswith(tuple(CSV_FORMS)) and self.is_text(name)):
+            return False
+        return re.fullmatch(r"\s*-?\d+\.0+\s*", self.plain(name)[0].as_py() or "") is not None
 
     def holds_numbers(self, names: Sequence[str]) -> bool:
         """Checks whether most values of text columns are integers."""
         values = self.distinct(names)
-        return 2 * (pc.sum(pc.match_substring_regex(values, _WHOLE)).as_py() or 0) >= len(values)
+        return 2 * int(np.count_nonzero(_are_whole(values))) >= len(values)
+
+    def find_word(self, name: str) -> str | None:
+        """Returns the first text among ids that are integers otherwise, or None."""
+        ids = self.plain(name)
+        if not len(ids) or not is_text(ids.type) or not _are_whole(ids.take(pa.array([0, len(ids) - 1]))).any():
+            return None  # without a scan of all ids
+        is_number = _are_whole(ids)
+        row = int(np.argmin(is_number))
+        text: str | None = ids[row].as_py()
+        return text if not is_number[row] and 2 * np.count_nonzero(is_number) >= len(is_number) else None
 
     def distinct(self, names: Sequence[str]) -> pa.Array:  # [values] large_string
         """Returns the distinct ids of text columns, unmodified.
@@ -147,6 +148,8 @@ class IdColumns(ColumnTable):
             return self._read_number_ids(name, column)
         numbers = None if column.null_count else whole_numbers(column, fraction=fraction)
         if numbers is not None:
+            numbers = without_missing(numbers, self.missing)
+            self._reject_empty(name, numbers)
             return numbers
         row = first_row(column, lambda cells: None if cells.null_count else whole_numbers(cells, fraction=fraction))
         if self._mark_invalid(column)[row]:
@@ -197,6 +200,10 @@ class IdColumns(ColumnTable):
         return np.asarray(nul | missing_cells(text, ("", *self.missing)))
 
 
+def _are_whole(text: pa.Array) -> npt.NDArray[np.bool_]:  # [rows]
+    return numbers_of(pc.match_substring_regex(text, _WHOLE).fill_null(False))
+
+
 def as_ids(ids: pa.Array) -> Array | None:  # [num_nodes]
     """Converts ids to `Graph.node_ids`, or to None if they are 0, 1, ..."""
     if is_text(ids.type):
@@ -244,6 +251,15 @@ def joined_ids(tables: Sequence[IdColumns], names: Sequence[str]) -> pa.Array:  
     return distinct
 
 
+def _explain_spelling(text: str, ids: IdTable) -> str:
+    """Returns the remedy if only case, braces or Unicode form differ from a node id."""
+    cases = (text.strip("{}"), text.strip("{}").lower(), text.strip("{}").upper())
+    spellings = sorted({unicodedata.normalize(form, case) for form in ("NFC", "NFD") for case in cases})
+    found = ids.find(pa.array(spellings, pa.large_string()))
+    other = next((spelling for spelling, node in zip(spellings, found, strict=True) if node >= 0), None)
+    return "" if other is None else f"is written {other!a} as the id of a node: write each id in one way"
+
+
 def _explain_number(text: str) -> str:
     """Explains why text is not a valid numeric node id."""
     try:
@@ -255,3 +271,72 @@ def _explain_number(text: str) -> str:
     if abs(number) > _INT64:
         return "exceeds 64-bit ids: use a node table with text ids"
     return f"differs from the id {int(number)} in form: write each id in one way, or use text ids"
+
+
+USERS_AND_ITEMS = (("user", "item"), ("user_id", "item_id"), ("userId", "itemId"))  # ends that are read without a key
+_DIRECTION = re.compile(
+    "src|dst|dest|source|target|destination|from|to|u|v|i|j|a|b|x|y|head|tail|start|end|origin|sender|receiver|parent|"
+    "child|follower|followee|citing|cited"
+)  # words in names of columns whose ids are of one type
+UNNAMED = "to"  # PyG's name for an unnamed relation
+
+
+def check_one_type(name: str, columns: Sequence[pa.Array], ends: tuple[str, str], key: str, nodes: str = "") -> str:
+    """Returns a hint if no source is a destination, of at least two each.
+
+    Raises `UserError` if both columns hold integers under the names of different
+    things, such as userId and movieId, so that equal ids may be different nodes.
+
+    Args:
+        name: The edge table.
+        columns: Sources and destinations, which may be distinct.
+        ends: The names of both columns.
+        key: Argument or configuration key that decides.
+        nodes: The node table, which excludes two node types.
+    """
+    if any(pa.types.is_nested(column.type) for column in columns):
+        return ""  # which are no ids
+    sources, destinations = map(pc.unique, columns)
+    if sources.type != destinations.type or min(len(sources), len(destinations)) < 2:
+        return ""
+    num_common = int(np.count_nonzero(numbers_of(pc.is_in(sources, value_set=destinations))))
+    if not num_common:
+        return (
+            f"no {ends[0]} is a {ends[1]}; use {key}=true to read two node types, such as users and items, "
+            f"{key}=false otherwise"
+        )
+    if is_text(sources.type) or name_one_type(ends):
+        return ""
+    remedy = f"; {nodes} can list the nodes of one type only: leave it out, or use a HeteroData" if nodes else ""
+    raise UserError(
+        f"{name}: {num_common:,} of {len(sources):,} distinct ids in {ends[0]!r} also occur among the {len(destinations):,} in "
+        f"{ends[1]!r}; use {key}=true if these are two node types with separate ids, {key}=false if equal ids are one node{remedy}"
+    )
+
+
+def name_one_type(ends: Sequence[str]) -> bool:
+    """Returns whether names share a word besides "id", or both have a direction."""
+    first, second = (
+        {word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+", name)} - {"id", "ids"} for name in ends
+    )
+    return bool(first & second) or all(any(map(_DIRECTION.fullmatch, words)) or not words for words in (first, second))
+
+
+def two_types(ends: Sequence[str], counts: Sequence[int], names: Sequence[str] | None) -> Fields:
+    """Returns the fields of graphs for sources and destinations of two types.
+
+    Args:
+        ends: Source and destination id columns.
+        counts: Number of nodes of each type.
+        names: Names of the relations, if edges have any.
+    """
+    source, destination = (re.sub("(?<=.)(_id|Id)$", "", name) for name in ends)  # named after the columns
+    relations = tuple(Relation(source, name, destination) for name in names or ())
+    return {"node_types": ((source, counts[0]), (destination, counts[1])), "relations": relations}
+
+
+def join_ids(ids: Sequence[pa.Array]) -> Array:  # [num_nodes]
+    """Returns both types' ids, as text if one of them has text ids."""
+    if any(is_text(part.type) for part in ids):
+        return np.array([str(value) for part in ids for value in part.to_pylist()], np.str_)
+    return np.concatenate([numbers_of(part) for part in ids])

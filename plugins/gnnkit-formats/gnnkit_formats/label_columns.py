@@ -11,15 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.graph.ids import MAX_EXACT, nulls_of, numbers_of
-from gnnkit.graph.labels import EMPTY, settle_labels
-from gnnkit.graph.missing import missing_cells, quote
-from gnnkit.graph.split import SPLIT_NAMES
+from gnnkit.graph.cells import missing_cells, nulls_of, numbers_of, quote
+from gnnkit.graph.labels import EMPTY, MAX_EXACT, settle_labels
+from gnnkit.graph.split import SPLIT_NAMES, SPLITS, Split
 from gnnkit.graph.types import Ids, Labels
 from gnnkit_formats.id_columns import IdColumns
 from gnnkit_formats.values import ColumnReading, Survey, is_text
 
+_NO_DATES = ": write the date as a number, such as the year"
 SPLIT = "split"  # column of edges that divides labelled ones
+MASKS = tuple(f"{name}_mask" for name in SPLITS)  # PyG's names of three columns instead of it
 
 
 class LabelColumns(IdColumns):
@@ -38,9 +39,13 @@ class LabelColumns(IdColumns):
         if pa.types.is_decimal(column.type):
             column = self._cast(name, pa.int64() if column.type.scale == 0 else pa.float64())
         if pa.types.is_floating(column.type):
-            return numbers_of(column)
+            numbers = numbers_of(column)
+            self._reject(name, np.isinf(numbers), numbers, "is not finite")
+            return numbers
         if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
-            raise UserError(f"{self._column_place(name)} holds {column.type}, expected numbers or text")
+            raise UserError(
+                f"{self._column_place(name)} holds {column.type}, expected numbers or text{_NO_DATES * pa.types.is_temporal(column.type)}"
+            )
         numbers = numbers_of(self._cast(name, pa.int64()).fill_null(EMPTY))
         self._reject_inexact(name, np.where(numbers == EMPTY, 0, numbers), column)
         return numbers
@@ -48,7 +53,7 @@ class LabelColumns(IdColumns):
     def _read_text_labels(self, name: str, text: pa.Array, reading: ColumnReading) -> Labels:
         if reading.kind == "seconds":
             raise UserError(
-                f"{self._column_place(name)} holds dates such as {reading.sample!r}, expected classes or numbers"
+                f"{self._column_place(name)} holds dates such as {reading.sample!r}, expected classes or numbers{_NO_DATES}"
             )
         if reading.kind == "categories":
             return reading.places(text, self.missing)
@@ -75,8 +80,21 @@ class LabelColumns(IdColumns):
         words = pc.utf8_trim_whitespace(self._cast(name, pa.string()).fill_null(""))
         words = pc.if_else(pa.array(missing_cells(words, self.missing)), "none", words)
         codes = pc.index_in(words, value_set=pa.array(SPLIT_NAMES, pa.string()))
-        self._reject(name, nulls_of(codes), words, "is none of train, val, test, none")
+        self._reject(name, nulls_of(codes), words, "is none of train, val, test, none: write one of these words")
         return np.asarray(np.array(list(SPLIT_NAMES.values()), np.int8)[numbers_of(codes)])
+
+    def masks(self, names: Sequence[str]) -> npt.NDArray[np.int8]:  # [rows]
+        """Reads a split from those of the columns `MASKS` that exist."""
+        masks = [self._mask(name) if name in names else np.zeros(self.num_rows, np.bool_) for name in MASKS]
+        self._reject(names[-1], np.sum(masks, axis=0) > 1, None, f"is in more than one of {', '.join(names)}")
+        return Split.of_masks(*masks)
+
+    def _mask(self, name: str) -> npt.NDArray[np.bool_]:  # [rows]
+        words = pc.utf8_lower(pc.utf8_trim_whitespace(self._cast(name, pa.string()).fill_null("")))
+        words = pc.if_else(pa.array(missing_cells(words, self.missing)), "false", words)
+        codes = pc.index_in(words, value_set=pa.array(["false", "0", "0.0", "true", "1", "1.0"]))
+        self._reject(name, nulls_of(codes), words, "is none of true, false, 1, 0")
+        return numbers_of(codes) > 2
 
     def types(self, name: str, names: Sequence[str] | None) -> Ids:  # [rows]
         """Reads edge types: numbers, or positions in `names` if they are text."""
@@ -120,14 +138,29 @@ def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tupl
             "value, unless missing=[WORD, ...] (dataset.missing) lists other words",
             stacklevel=4,
         )
-    labels = np.concatenate(parts[1:] or parts)
+    labels = _without_fractions(name, np.concatenate(parts[1:] or parts))
     names = list(reading.categories) if reading.kind == "categories" else None
     return settle_labels(labels, names), names
 
 
-def edge_label_columns(name: str | None) -> tuple[str, ...]:
-    """Returns the edge columns that are no features if `name` holds labels."""
-    return () if name is None else (name, SPLIT)
+def _without_fractions(name: str, labels: Labels) -> Labels:  # [rows]
+    """Returns integers if some labels are empty, and the others are classes like 1.0.
+
+    Pandas writes integers in this way if the column has an empty cell.
+    """
+    has_label = ~np.isnan(labels)
+    known = labels[has_label]
+    is_class = (known == np.rint(known)) & (known >= 0) & (known <= MAX_EXACT)  # -1 would be unlabelled
+    if len(known) in (0, len(labels)) or not is_class.all():
+        return labels
+    warnings.warn(
+        f"column {name!r}: {known[0]} and the like are read as integers, because other cells are empty: task=regression "
+        "predicts numbers",
+        stacklevel=5,
+    )
+    integers = np.full(len(labels), EMPTY)
+    integers[has_label] = known.astype(np.int64)
+    return integers
 
 
 def _as_words(column: pa.Array) -> pa.Array:  # [rows] string

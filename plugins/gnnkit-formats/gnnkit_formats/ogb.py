@@ -17,17 +17,17 @@ import pyarrow.csv
 
 from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import warn_unread
+from gnnkit.graph.cells import is_consecutive, narrow_text
 from gnnkit.graph.features import features_of
 from gnnkit.graph.graph import Graph
-from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.split import Split
 from gnnkit.graph.times import to_unit
 from gnnkit.graph.types import Floats
-from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import Array, ids, one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.ranges import local_path, unknown
+from gnnkit_formats.attributes import warn_unread
+from gnnkit_formats.npz import Arrays
 from gnnkit_formats.pieces import (
     EdgePiece,
     GraphPieces,
@@ -138,9 +138,7 @@ class OgbGraph(GraphPieces):
         _ = self._inverse  # looks at the folder
         counts = read_numbers(self._raw / f"{_NODES}.csv.gz") if self._data is None else self._data["num_nodes_list"]
         if counts.size != 1:
-            raise UserError(
-                f"{self._raw} holds {counts.size} graphs: graph labels are not supported yet, only node labels"
-            )
+            raise UserError(f"{self._raw} holds {counts.size} graphs: graph labels are unsupported, only node labels")
         return int(counts.item())
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
@@ -212,9 +210,7 @@ def _check_folder(folder: Path, name: str) -> None:
     raw = folder / "raw"
     for kind, what in (("ogbg", "labels of graphs"), ("ogbl", "pairs of edges kept with pickle")):
         if name.startswith(kind):
-            raise UserError(
-                f"{folder} holds {what}, which are not supported yet: only data sets of nodes (ogbn) are read"
-            )
+            raise UserError(f"{folder} holds {what}, which are unsupported: only data sets of nodes (ogbn) are read")
     if not raw.is_dir():
         raise UserError(f"{folder} has no folder raw: give the folder of one data set, such as dataset/ogbn_arxiv")
     if (raw / "relations").exists() or (raw / "triplet-type-list.csv.gz").exists():

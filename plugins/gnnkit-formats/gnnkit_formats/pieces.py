@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,16 +17,15 @@ from gnnkit.dataset.base import blame, finished, with_split
 from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Floats, Graph, Ids, Labels, TimeSplit
 from gnnkit.graph.features import replace_nan
-from gnnkit.graph.fields import count_nodes
+from gnnkit.graph.graph import count_nodes
 from gnnkit.graph.schema import NodeTypes
 from gnnkit.graph.types import Fields
-from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import Array
 from gnnkit.utils.storage import read_npy
 from gnnkit_formats.duplicates import JOIN, KEEP, without_duplicates
 from gnnkit_formats.id_columns import as_ids
+from gnnkit_formats.npz import Arrays
 
-COMMIT = 10.0  # seconds of work that an interruption loses at most, plus one piece
 _DATA = 0.6  # share of the memory limit for data; the rest is for the program and copies
 _PIECE_SHARE = 4  # a piece may take this fraction of the memory
 _PIECE_BYTES = 120  # per edge of a piece
@@ -98,7 +97,6 @@ class Room:
 
     limit: int  # bytes: the key `memory`
     threads: int
-    commit: float = COMMIT  # seconds between two commits
     bucket: int | None = None  # edges of a bucket; None: computed from the memory
     processes: int = 1  # processes that share the memory
 
@@ -152,11 +150,6 @@ class EdgePiece:
     positions: Ids | None = None  # [k] `Graph.edge_positions`, None if `Dataset.load` has none
     types: Ids | None = None  # [k] `Graph.edge_types`
     time: Ids | None = None  # [k] int64 `Graph.edge_time`
-
-    def without_first(self, count: int) -> EdgePiece:
-        """Returns the piece without its first `count` edges."""
-        rows = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "place"}
-        return replace(self, **{name: values[count:] for name, values in rows.items() if values is not None})
 
     @property
     def columns(self) -> EdgeColumns:
@@ -296,8 +289,8 @@ class GraphPieces(ABC):
         """Reads the labels of edges, for `read_whole` only. Default: none."""
         return {}
 
-    def date_columns(self) -> Sequence[str] | None:
-        """Returns `Graph.date_columns`. Default: unknown."""
+    def column_forms(self) -> Sequence[str] | None:
+        """Returns `Graph.column_forms`. Default: unknown."""
         return None
 
     @abstractmethod
@@ -357,20 +350,15 @@ def join_pieces(pieces: GraphPieces, **others: Any) -> Graph:
 
 def _fields_of(pieces: GraphPieces, fields: NodeFields) -> Fields:
     """Returns what pieces tell besides their rows, after these were read."""
+    of_nodes = ("labels", "split", "coordinates", "class_names", "category_of", "node_types", "node_time")
     return {
-        "labels": fields.labels,
-        "split": fields.split,
-        "coordinates": fields.coordinates,
-        "class_names": fields.class_names,
+        **{name: getattr(fields, name) for name in of_nodes},
         "feature_names": pieces.feature_names(),
-        "category_of": fields.category_of,
         "edge_feature_names": pieces.edge_feature_names(),
         "edge_category_of": pieces.edge_category_of(pieces.edge_feature_names()),
         "edge_type_names": pieces.edge_type_names(),
-        "node_types": fields.node_types,
-        "node_time": fields.node_time,
         "time_unit": pieces.time_unit,
-        "date_columns": pieces.date_columns(),
+        "column_forms": pieces.column_forms(),
         **pieces.edge_labels(),
         **fields.types,
     }

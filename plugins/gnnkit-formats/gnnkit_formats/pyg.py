@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import (
-    TIME_NAMES,
-    Get,
-    as_column,
-    as_row,
-    edge_labels_of,
-    getter,
-    optional,
-    ranges_of,
-    split_of,
-    times_of,
-    types_of,
-    warn_unread,
-)
 from gnnkit.graph.graph import Graph
-from gnnkit.graph.labels import check_present
-from gnnkit.graph.types import Fields
+from gnnkit.graph.times import is_time
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, check_range, whole
-from gnnkit_formats.hetero import from_hetero, is_hetero
+from gnnkit.utils.ranges import shown_names
+from gnnkit_formats.attributes import MASKS, AttributeNames, Attributes, EdgeType, TypedAttributes, warn_unread
 
-_TYPES = ("node_type", "edge_type")
-_READ = {"edge_index", "x", "y", "edge_weight", "edge_attr", "n_id", "num_nodes", *_TYPES}
+_STRUCTURE = {"edge_index", "num_nodes"}  # attributes that are no fields
 _LINKS = {"edge_label", "edge_label_index", "pos_edge_label", "pos_edge_label_index"}
 _NEGATIVE = {"neg_edge_label", "neg_edge_label_index"}
+
+
+def is_hetero(value: Any) -> bool:
+    """Returns whether a value is a `HeteroData`."""
+    return hasattr(value, "node_types") and hasattr(value, "edge_types") and hasattr(value, "to_homogeneous")
 
 
 def is_pyg(value: Any) -> bool:
@@ -47,63 +37,123 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
     if _is_temporal(data):
         return _convert_events(data)
     splits = {name: value for name, value in (("val", val), ("test", test)) if value is not None}
-    data = data if splits else _homogeneous(data)
-    if is_hetero(data):
-        graph = from_hetero(data, split, {*_LINKS, *_NEGATIVE} if splits else set())
-        return _with_links_of_relation(graph, data, splits) if splits else graph
-    num_nodes = whole("data.num_nodes", data.num_nodes, 0)
-    attributes = _list_attributes(data)
-    links = attributes & {*_LINKS, *_NEGATIVE}
-    if links - {"edge_label"} and not splits:
+    links = {*_LINKS, *_NEGATIVE} if splits else set()
+    attributes = (
+        _attributes_by_type(data, links, is_typed=bool(splits)) if is_hetero(data) else _attributes(data, links)
+    )
+    graph = attributes.convert(split, AttributeNames())
+    warn_unread("Graph.from_pyg", attributes.unread, has_split=bool(splits) or graph.is_split)
+    return _with_links(graph, data, splits) if splits else graph
+
+
+def _attributes(data: Any, links: Set[str]) -> TypedAttributes:
+    """Returns the attributes of a `Data`, divided into those of nodes and of edges.
+
+    An attribute such as `time` belongs to the rows whose number it has, or to nodes if
+    there are as many edges, as in PyG. Masks belong to edges if these have labels, and
+    nodes have none.
+
+    Args:
+        data: The `Data`.
+        links: Attributes that the caller reads.
+    """
+    num_nodes, names = whole("data.num_nodes", data.num_nodes, 0), _list_attributes(data)
+    if not links and (pairs := names & {*_LINKS, *_NEGATIVE} - {"edge_label"}):
         raise UserError(
-            f"data.{min(links - {'edge_label'})}: for edges to predict, pass the three Data of RandomLinkSplit as Graph.from_pyg(train, val=val, test=test)"
+            f"data.{min(pairs)}: for edges to predict, pass the three Data of RandomLinkSplit as Graph.from_pyg(train, val=val, test=test)"
         )
-    graph, read = _convert_data(data, num_nodes, split, labels_edges=not splits)
-    has_split = bool(splits) or graph.is_split
-    warn_unread("Graph.from_pyg", [f"data.{name}" for name in attributes - read - links], has_split=has_split)
-    if not splits:
-        return graph
-    _check_supervision(data, num_nodes)
-    for name, part in splits.items():
-        if whole(f"{name}.num_nodes", part.num_nodes) != num_nodes:
-            raise UserError(f"{name} has {part.num_nodes} nodes, the graph that trains has {num_nodes}")
-    return graph.evolve(**{f"{name}_edges": _read_positives(name, part) for name, part in splits.items()})
+    if "adj_t" in names and "edge_index" not in names:
+        raise UserError("data.adj_t is unsupported, expected data.edge_index: remove the transform ToSparseTensor")
+    ends = _read_ends("data.edge_index", data)
+    values = {name: getattr(data, name) for name in names - links - _STRUCTURE}
+    masks = MASKS if "edge_label" in values and "y" not in values else set[str]()
+    of_nodes = {name for name in values if not name.lower().startswith("edge_")} - masks
+    rows = {name: len(values[name]) for name in ("y", *sorted(MASKS)) if name in of_nodes and np.ndim(values[name])}
+    if len(rows) > 1 and set(rows.values()).isdisjoint({num_nodes}) and len(set(rows.values())) == 1:
+        raise UserError(
+            f"data.x has {num_nodes} rows (nodes), and {shown_names([f'data.{name}' for name in rows])} have "
+            f"{rows.popitem()[1]}: expected one row per node in each"
+        )
+    nodes = Attributes("data.{}", {name: values[name] for name in of_nodes}, num_nodes)
+    times = {name for name in of_nodes if is_time(name) and not name.lower().startswith("node_")}
+    of_edges = (values.keys() - of_nodes) | (times - nodes.find_times().keys())
+    nodes.read.update(of_edges)
+    edges = Attributes("data.{}", {name: values[name] for name in of_edges}, ends.shape[1])
+    return TypedAttributes({"": nodes}, {("", "", ""): edges}, [ends], is_typed=False)
 
 
-def _homogeneous(data: Any) -> Any:
-    """Returns a graph of one type as `Data`, and others unchanged."""
-    if not is_hetero(data):
-        return data
-    if len(data.node_types) != 1 or len(data.edge_types) != 1:
-        return data
-    plain = data.to_homogeneous(add_node_type=False, add_edge_type=False)
-    stores = {"node_": data[data.node_types[0]], "edge_": data[data.edge_types[0]]}
-    times = {f"{prefix}{name}": store[name] for prefix, store in stores.items() for name in TIME_NAMES if name in store}
-    for name in [name for name in times if name in TIME_NAMES]:  # PyG merges equal names of nodes and edges
-        plain[name] = times[name]
-        plain[name.partition("_")[2]] = None
-    return plain
+def _attributes_by_type(data: Any, links: Set[str], *, is_typed: bool) -> TypedAttributes:
+    """Returns the attributes of a `HeteroData` by type.
+
+    Args:
+        data: The `HeteroData`.
+        links: Attributes of edge types that the caller reads.
+        is_typed: Keep the names if there is one type of nodes and of edges.
+    """
+    nodes = {
+        name: Attributes(f"data[{name!r}].{{}}", _present(data[name], _STRUCTURE), _count(data, name))
+        for name in data.node_types
+    }
+    starts = dict(zip(nodes, np.cumsum([0, *(rows.count for rows in nodes.values())]).tolist(), strict=False))
+    edges, ends, by_name = dict[EdgeType, Attributes](), list[Array](), dict[str, EdgeType]()
+    for kind in data.edge_types:
+        source, _, destination = kind
+        if (other := by_name.setdefault("-".join(kind), kind)) != kind:
+            raise UserError(f"data.edge_types: {other} and {kind} are both named {'-'.join(kind)}: rename one of them")
+        for end in (source, destination):
+            if end not in nodes:
+                raise UserError(f"data.edge_types: there is no node type {end!r}: set data[{end!r}].num_nodes")
+        name = f"data[{'-'.join(kind)!r}]"
+        rows = _read_ends(f"{name}.edge_index", data[kind])
+        for row, end in enumerate((source, destination)):
+            place = f"{name}.edge_index[{row}]"
+            check_range(place, checks.integers(place, rows[row]), 0, nodes[end].count)
+        ends.append(rows.astype(np.int64) + np.array([[starts[source]], [starts[destination]]]))
+        edges[kind] = Attributes(f"{name}.{{}}", _present(data[kind], links | _STRUCTURE), rows.shape[1])
+    return TypedAttributes(nodes, edges, ends, is_typed or len(nodes) != 1 or len(edges) != 1)
 
 
-def _with_links_of_relation(graph: Graph, data: Any, splits: Mapping[str, Any]) -> Graph:
-    """Adds the edges to predict, which belong to one relation.
+def _present(store: Any, others: Set[str] = frozenset()) -> Mapping[str, Any]:
+    """Returns the attributes of one type that are not None, except some."""
+    return {name: value for name, value in store.items() if value is not None and name not in others}
+
+
+def _count(data: Any, name: str) -> int:
+    """Counts the nodes of a type, by `y` if needed, which PyG ignores."""
+    values = _present(data[name])
+    rows = values.get("x", values.get("y"))
+    count = values.get("num_nodes", data[name].num_nodes if rows is None else len(rows))
+    return whole(f"data[{name!r}].num_nodes", count, 0)
+
+
+def _read_ends(name: str, store: Any) -> Array:  # [2, num_edges]
+    ends = checks.array(name, getattr(store, "edge_index", ()))
+    if ends.ndim != 2 or len(ends) != 2:
+        raise UserError(f"{name} must have shape [2, num_edges]: other formats are unsupported")
+    return ends
+
+
+def _with_links(graph: Graph, data: Any, splits: Mapping[str, Any]) -> Graph:
+    """Adds the edges to predict, which belong to one relation of a `HeteroData`.
 
     Args:
         graph: The converted `data`.
-        data: The `HeteroData` that trains.
+        data: The `Data` or `HeteroData` that trains.
         splits: `val` and `test`, if present.
     """
-    kind = _predicted_relation(splits)
-    ranges = [graph.schema.nodes(kind[row]) for row in (0, 2)]
-    _check_supervision(data[kind], graph.num_nodes)
-    edges = {}
+    kind = _predicted_relation(splits) if is_hetero(data) else None
+    ranges = [slice(0, graph.num_nodes)] * 2 if kind is None else [graph.schema.nodes(kind[row]) for row in (0, 2)]
+    sizes, edges = [nodes.stop - nodes.start for nodes in ranges], {}
+    _check_supervision(data if kind is None else data[kind], graph.num_nodes)
     for name, part in splits.items():
-        counts = [whole(f"{name}.num_nodes", part[kind[row]].num_nodes) for row in (0, 2)]
-        if counts != [nodes.stop - nodes.start for nodes in ranges]:
-            raise UserError(f"{name} has {counts} nodes at the ends of {'-'.join(kind)}, unlike the graph that trains")
-        pairs = _read_positives(name, part[kind])
-        for row, nodes in enumerate(ranges):
-            check_range(f"{name}.edge_label_index[{row}]", pairs[:, row], 0, nodes.stop - nodes.start)
+        stores = [part, part] if kind is None else [part[kind[row]] for row in (0, 2)]
+        counts = [whole(f"{name}.num_nodes", store.num_nodes) for store in stores]
+        if counts != sizes:
+            relation = "edges" if kind is None else "-".join(kind)
+            raise UserError(f"{name} has {counts} nodes at the ends of {relation}, the graph that trains has {sizes}")
+        pairs = _read_positives(name, part if kind is None else part[kind])
+        for row, size in enumerate(sizes):
+            check_range(f"{name}.edge_label_index[{row}]", pairs[:, row], 0, size)
         edges[f"{name}_edges"] = pairs + [nodes.start for nodes in ranges]
     return graph.evolve(**edges)
 
@@ -123,91 +173,18 @@ def _predicted_relation(splits: Mapping[str, Any]) -> tuple[str, str, str]:
     return kind
 
 
-def _convert_data(data: Any, num_nodes: int, split: int | None, *, labels_edges: bool) -> tuple[Graph, set[str]]:
-    """Converts a `Data`, and returns the names of the attributes it read.
-
-    With `labels_edges`, `edge_label` are labels of the edges in `edge_index`. If nodes
-    have no labels, the masks then divide edges.
-    """
-
-    def get(name: str) -> Any:
-        return getattr(data, name, None)
-
-    edge_index = _read_edge_index(get)
-    of_edges = labels_edges and get("edge_label") is not None and get("y") is None
-    label = getter({"edge_label": get("edge_label") if labels_edges else None})
-    of_nodes, column = (getter({}), None) if of_edges else (get, split)
-    edge_labels, read = edge_labels_of(
-        "data.", get if of_edges else label, edge_index.shape[1], split if of_edges else None
-    )
-    splits, masks = split_of("data.", of_nodes, num_nodes, column)
-    pos = optional("data.", get, "pos")
-    labels = _read_labels(get, num_nodes)
-    check_present(labels, splits, "data.y", [f"data.{name}" for name in sorted(masks)])
-    has_place = pos is not None and pos.shape[1:] in ((2,), (3,))
-    times, time_names = _read_times(get, _list_attributes(data), num_nodes, edge_index.shape[1])
-    graph = Graph.from_edges(
-        edge_index[0],
-        edge_index[1],
-        num_nodes,
-        features=optional("data.", get, "x"),
-        labels=labels,
-        split=splits,
-        weight=optional("data.", get, "edge_weight"),
-        edge_features=as_column(optional("data.", get, "edge_attr")),
-        coordinates=pos if has_place else None,
-        node_ids=optional("data.", get, "n_id"),
-        edge_types=types_of("data.", get, "edge_type"),
-        node_types=ranges_of("data.", get, "node_type"),
-        **edge_labels,
-        **times,
-    )
-    return graph, {*_READ, *masks, *read, *time_names, *({"pos"} if has_place else ())}
-
-
-def _read_times(get: Get, attributes: set[str], num_nodes: int, num_edges: int) -> tuple[Fields, set[str]]:
-    """Reads times of nodes and edges, and returns the names of the attributes.
-
-    An attribute such as `time` belongs to the rows whose number it has, or to nodes if
-    there are as many edges, as in PyG.
-    """
-    of_nodes = {name for name in attributes if not name.lower().startswith("edge_")}
-    nodes, node_names = times_of("data.", get, of_nodes, num_nodes)
-    of_edges = {name for name in attributes - node_names if not name.lower().startswith("node_")}
-    edges, edge_names = times_of("data.", get, of_edges, num_edges)
-    return {"node_time": nodes, "edge_time": edges}, node_names | edge_names
-
-
 def _convert_events(data: Any) -> Graph:
     """Converts a `TemporalData`: events from `src` to `dst` at time `t`."""
-    unread = _list_attributes(data) - {"src", "dst", "t", "msg", "num_nodes"}
-    warn_unread("Graph.from_pyg", [f"data.{name}" for name in unread])
+    names = _list_attributes(data)
+    events = Attributes("data.{}", {name: getattr(data, name) for name in names}, len(data.src))
+    warn_unread("Graph.from_pyg", map(events.shown, names - {"src", "dst", "t", "msg", "num_nodes"}))
     return Graph.from_edges(
         checks.array("data.src", data.src),
         checks.array("data.dst", data.dst),
         whole("data.num_nodes", data.num_nodes, 0),
-        edge_features=as_column(optional("data.", lambda name: getattr(data, name, None), "msg")),
+        edge_features=events.column("msg"),
         edge_time=checks.array("data.t", data.t),
     )
-
-
-def _read_edge_index(get: Get) -> Array:  # [2, num_edges]
-    if get("edge_index") is None and get("adj_t") is not None:
-        raise UserError("data.adj_t is unsupported, expected data.edge_index: remove the transform ToSparseTensor")
-    edge_index = optional("data.", get, "edge_index")
-    if edge_index is None or edge_index.ndim != 2 or len(edge_index) != 2:
-        raise UserError("data.edge_index must have shape [2, num_edges]: other formats are unsupported")
-    return edge_index
-
-
-def _read_labels(get: Get, num_nodes: int) -> Array | None:
-    """Reads node labels. Raises `UserError` for several graphs and for graph labels."""
-    batch, labels = optional("data.", get, "batch"), as_row(optional("data.", get, "y"))
-    several = batch is not None and (batch != batch.ravel()[:1]).any()
-    if several or (labels is not None and labels.shape[:1] != (num_nodes,) and labels.size):
-        what = "data.batch holds several graphs" if several else f"data.y has shape {list(labels.shape)}"  # type: ignore[union-attr]
-        raise UserError(f"{what} for {num_nodes} nodes: graph labels are not supported yet, only node labels")
-    return labels
 
 
 def _is_temporal(value: Any) -> bool:

@@ -87,7 +87,7 @@ class Synthetic(Dataset):
         self.noise = noise
         self.symmetrize = symmetrize
         self.seed = whole("dataset.seed", seed)
-        self.threads = None if threads is None else whole("dataset.threads", threads, 1, MAX_THREADS)
+        self.threads = None if threads is None else whole("dataset.options.threads", threads, 1, MAX_THREADS)
 
     def load(self) -> Graph:
         with blame("dataset=synthetic"):

@@ -8,7 +8,7 @@ from collections.abc import Collection
 import numpy as np
 import pyarrow as pa
 
-from gnnkit.graph.ids import find_ids
+from gnnkit.graph.cells import find_ids
 from gnnkit.graph.types import Ids
 from gnnkit_formats.label_columns import LabelColumns
 from gnnkit_formats.time_columns import TimeColumns

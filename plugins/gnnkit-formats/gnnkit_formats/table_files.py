@@ -2,35 +2,148 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import gzip
 import io
+import os
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
 from gnnkit.errors import UserError
-from gnnkit.graph.ids import narrow_text
+from gnnkit.graph.cells import missing_cells, narrow_text
 from gnnkit.utils.checks import one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.storage import read_npy
-from gnnkit_formats.column_table import NO_HEADER
-from gnnkit_formats.encoding import check_encoding, check_utf8, open_bytes
+from gnnkit_formats.column_table import CSV_FORMS, check_distinct, explain_line, explain_names
 from gnnkit_formats.table import Table
-from gnnkit_formats.values import is_text
+from gnnkit_formats.values import Style, is_text, matches
+
+_BLOCK = 1 << 20  # bytes decoded at once
+_LOOKED_AT = 1 << 12  # bytes checked at the start of a file
+_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # the byte order marks of UTF-32 start or end with these
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """Opens a file, and decompresses it if its name ends in `.gz`."""
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def check_encoding(path: Path, name: str) -> None:
+    """Raises `UserError` if the first bytes look like UTF-16.
+
+    Args:
+        path: The CSV file.
+        name: Name of the file in the message.
+    """
+    with open_bytes(path) as file:
+        first = file.read(_LOOKED_AT)
+    if first.startswith(_MARKS) or 4 * first.count(b"\0") > len(first):
+        raise _not_utf8(name, "is UTF-16, or not text", "UTF-16")
+
+
+def check_utf8(path: Path, name: str) -> None:
+    """Raises `UserError` with the line of the first byte that is not UTF-8.
+
+    Reads the entire file, so call it only after parsing has failed.
+
+    Args:
+        path: The CSV file.
+        name: Name of the file in the message.
+    """
+    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+    with open_bytes(path) as file, suppress(OSError, EOFError):  # the caller reports damaged files
+        while block := file.read(_BLOCK):
+            try:
+                line += decoder.decode(block).count("\n")
+            except UnicodeDecodeError as error:
+                line += error.object[: error.start].count(b"\n")
+                byte = f"byte 0x{error.object[error.start]:02x} in line {line}"
+                raise _not_utf8(name, f"is not UTF-8 text ({byte})", "WINDOWS-1252") from error
+
+
+def holds_bytes(path: Path, parts: Sequence[bytes]) -> bool:
+    """Returns whether a file contains one of some two bytes."""
+    last = b""
+    with open_bytes(path) as file:
+        while block := file.read(_BLOCK):
+            if any(part in last + block for part in parts):
+                return True
+            last = block[-1:]
+    return False
+
+
+def check_quotes(path: Path, name: str, mark: str) -> None:
+    """Raises `UserError` with the line of a stray quote that merges rows into one cell.
+
+    Reads the entire file, so call it only if a cell contains a line break, or after
+    parsing has failed.
+
+    Args:
+        path: The CSV file.
+        name: Name of the file in the message.
+        mark: What divides cells.
+    """
+    with open_bytes(path) as file, suppress(OSError, EOFError):
+        if line := next((stray for _, _, stray in scan_quotes(file, mark) if stray), 0):
+            raise UserError(
+                f"{name}, line {line}: a cell begins with a quote that no quote at the end of a cell closes, so it would "
+                'contain the next lines; remove the quote, or write a cell with a quote as "5"" pipe"'
+            )
+
+
+def scan_quotes(file: BinaryIO, mark: str) -> Iterator[tuple[bytes, int, int]]:
+    """Yields each line of a CSV, and where the quoted cell begins that it leaves open.
+
+    A quote within other text, such as 5", is part of the cell, as for pyarrow.
+
+    Args:
+        file: The CSV, at its beginning.
+        mark: What divides cells.
+
+    Returns:
+        The line, the number of the line in which the open cell begins, or 0, and that
+        number if the line closes the cell, but not at the cell's end, or else 0. A last
+        empty line stands for a cell that is never closed.
+    """
+    ends = f"{mark}\r\n".encode()
+    quoted = re.compile(rb'(?<![^%b])"[^"]*(?:""[^"]*)*("?)([^%b]*)' % (ends, ends))
+    begin = 0
+    for number, line in enumerate(file, 1):
+        stray, cells = 0, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        for cell in quoted.finditer(b'"' * bool(begin) + cells) if b'"' in line else ():
+            first, is_closed = begin or number, bool(cell[1])
+            begin = 0 if is_closed else first
+            if is_closed and first < number and cell[2].strip():
+                stray = stray or first
+        yield line, begin, stray
+    if begin:
+        yield b"", begin, begin
+
+
+def _not_utf8(name: str, what: str, encoding: str) -> UserError:
+    """Returns the error for a file in another encoding."""
+    return UserError(
+        f"{name} {what}, expected UTF-8; convert the file, for example with iconv -f {encoding} -t UTF-8 {name} > NEW"
+    )
+
 
 _MAX_COLUMNS = 16_384  # per table; wider features belong in features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV header that are checked
 PART_NAME = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # part names of Spark, Dask and DuckDB
 PARTS_MARKER = "_SUCCESS"  # marker that Spark writes into a folder of parts
+_EMPTY = "; write names of columns in a first line, or remove the file"
 _LIST = "comma_separated_list_of_features"  # last name of a header, for all further cells of a row
-CSV_FORMS = ("csv", "csv.gz", "tsv", "tsv.gz")
+_ROW = re.compile(r"Row #(\d+): ")  # in pyarrow's message about a damaged row
 _UNSUPPORTED = re.compile(r".*\.(csv\.\w+|tsv\.\w+|txt|jsonl?|feather|arrow|orc|xlsx|npy)(\.\w+)?")  # other formats
 
 
@@ -56,27 +169,62 @@ def read_table(
         narrow: Convert an id column to integers if all its values are numbers.
         label: Column of labels, whose classes in a CSV are read as text.
     """
-    try:
+    with reading(path.name):
         if parts := parts_of(path):
             table = pa.concat_tables(map(_read_parquet, parts), promote_options="permissive")
         else:
             check_regular(path)
             other = {"parquet": _read_parquet, "npy": _read_array}.get(form_of(path))
             table = _read_csv(path, ids, label, narrow=narrow) if other is None else other(path)
-        return Table(path.name, table, missing=missing)
+    return Table(path.name, table, missing=missing)
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Raises `UserError` for damage, with the name of the file or of its part."""
+    try:
+        yield
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise UserError(f"{path.name}: {one_line(error)}{explain_comment(path)}") from error
+        is_form = name.endswith(".parquet") and getattr(error, "errno", None) is None
+        cure = ": the file is damaged or no Parquet file" * is_form
+        raise UserError(f"{name}: {one_line(error)}{cure}") from error
 
 
-def explain_comment(path: Path) -> str:
-    """Returns the remedy if a file that cannot be parsed begins with a comment."""
-    if form_of(path) not in CSV_FORMS:
-        return ""
+def damaged_csv(path: Path, name: str, error: Exception, read: Callable[[], object]) -> UserError:
+    """Returns the error for a CSV that cannot be parsed, with the line.
+
+    Args:
+        path: The file.
+        name: Name of the file in the message.
+        error: pyarrow's error.
+        read: Reads the file with a single thread, with which pyarrow reports lines.
+    """
+    check_utf8(path, name)
+    check_quotes(path, name, parse_options(path).delimiter)
+    try:
+        read()
+    except (pa.ArrowException, OSError) as slow:
+        error = slow
+    message, cure = one_line(error), ""
+    line = _ROW.search(message)
     with suppress(OSError, EOFError), open_bytes(path) as file:
-        return NO_HEADER if file.read(1) in (b"#", b"%") else ""
-    return ""
+        first = file.readline(_MAX_HEADER).decode(errors="replace").strip()
+        cure = explain_line(first) + explain_names([first]) if first else _EMPTY
+    return UserError(f"{name}{f', line {line[1]}' if line else ''}: {_ROW.sub('', message)}{cure}")
+
+
+def check_line_breaks(path: Path, name: str, rows: pa.Table | pa.RecordBatch) -> bool:
+    """Returns whether a CSV's cells contain line breaks.
+
+    Raises `UserError` if they do because of a stray quote.
+    """
+    texts = [column for column in rows.columns if is_text(column.type)]
+    if not any(pc.any(pc.match_substring(text, "\n")).as_py() for text in texts):
+        return False
+    check_quotes(path, name, parse_options(path).delimiter)
+    return True
 
 
 def find_table(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
@@ -88,7 +236,7 @@ def find_table(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | Non
     if parts_of(folder / name):
         paths.append(folder / name)
     if len(paths) > 1:
-        raise UserError(f"holds both {paths[0].name} and {paths[1].name}")
+        raise UserError(f"holds both {paths[0].name} and {paths[1].name}: remove or rename one of them")
     return paths[0] if paths else None
 
 
@@ -148,10 +296,19 @@ def parse_options(path: Path | None = None) -> pyarrow.csv.ParseOptions:
 
 
 def check_header(path: Path) -> None:
-    """Raises `UserError` for a CSV header with too many columns, or not in UTF-8."""
+    """Raises `UserError` for a CSV header with too many columns, or not in UTF-8.
+
+    And for a last line without a line break that may end within quotes.
+    """
+    mark = parse_options(path).delimiter
     with open_bytes(path) as file:
         names = file.readline(_MAX_HEADER)
-    check_width(path.name, names.count(parse_options(path).delimiter.encode()) + 1)
+    check_width(path.name, names.count(mark.encode()) + 1)
+    if path.suffix != ".gz":  # can only be read from its start
+        with path.open("rb") as file:
+            file.seek(-min(path.stat().st_size, 1 << 16), os.SEEK_END)
+            if b'"' in file.read().rpartition(b"\n")[2]:
+                check_quotes(path, path.name, mark)
     try:
         names.decode()
     except UnicodeDecodeError:
@@ -173,23 +330,32 @@ def check_shape(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool
 def _read_csv(path: Path, ids: Sequence[str], label: str | None, *, narrow: bool) -> pa.Table:
     check_encoding(path, path.name)
     check_header(path)
-    header = pyarrow.csv.ReadOptions(**header_options(path))
+    header = header_options(path)
     types = dict.fromkeys([*ids, *filter(None, [label])], pa.string())
+
+    def read(*, threads: bool) -> pa.Table:
+        options = pyarrow.csv.ReadOptions(use_threads=threads, **header)
+        convert = pyarrow.csv.ConvertOptions(column_types=types)
+        return pyarrow.csv.read_csv(path, options, parse_options(path), convert)
+
     try:
-        options = pyarrow.csv.ConvertOptions(column_types=types)
-        table = pyarrow.csv.read_csv(path, header, parse_options(path), options)
-    except pa.ArrowException:
-        check_utf8(path, path.name)
-        raise
+        table = read(threads=True)
+    except pa.ArrowException as error:
+        raise damaged_csv(path, path.name, error, lambda: read(threads=False)) from error
     if any(map(pa.types.is_binary, table.schema.types)):  # pyarrow's type for text that is not UTF-8
         check_utf8(path, path.name)
+    check_distinct(path.name, table.column_names)
+    check_line_breaks(path, path.name, table)
+    if unclear := [name for name in _unclear_columns(path, table, header) if name not in types]:
+        types |= dict.fromkeys(unclear, pa.string())
+        table = read(threads=True)
     for name in types:
-        if table.column_names.count(name) != 1:
+        if name not in table.column_names:
             continue
         column = table.column(name)
         if name not in ids:
             inferred = infer_column(column)
-            column = column if are_classes(inferred.type) else inferred
+            column = column if name == label and are_classes(inferred.type) else inferred
         elif narrow:
             column = narrow_text(column)
         table = table.set_column(table.column_names.index(name), name, column)
@@ -214,11 +380,42 @@ def header_options(path: Path) -> dict[str, Any]:
     return {"column_names": [*names[:-1], *features], "skip_rows": 1}
 
 
-def infer_column(text: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
-    """Converts a CSV column from text to the type that pyarrow infers."""
+def _unclear_columns(path: Path, table: pa.Table, header: Mapping[str, Any]) -> list[str]:
+    """Lists columns of numbers that `infer_column` may leave as text."""
+    kinds = dict(zip(table.column_names, table.schema.types, strict=True))
+    integers = [name for name, kind in kinds.items() if pa.types.is_integer(kind)]
+    floats = [name for name, kind in kinds.items() if pa.types.is_floating(kind)]
+    if integers and not holds_bytes(path, (b"0x", b"0X")):
+        integers = []
+    if floats:
+        convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(floats, pa.string()))
+        with suppress(pa.ArrowException):  # a row longer than a block
+            options = pyarrow.csv.ReadOptions(**header)
+            first = pyarrow.csv.open_csv(path, options, parse_options(path), convert).read_next_batch()
+            floats = [name for name in floats if _may_have_thousands(first.column(name))]
+    return [*integers, *floats]
+
+
+def infer_column(text: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Converts a CSV column from text to the type that pyarrow infers.
+
+    It remains text if numbers would not tell how they are written, so that `Survey`
+    reads it like text in other tables: 0x10, and 2.101, which may be 2101.
+    """
     sink = pa.BufferOutputStream()
     pyarrow.csv.write_csv(pa.table({"column": text}), sink)
-    return pyarrow.csv.read_csv(sink.getvalue(), parse_options=parse_options()).column(0)
+    column = pyarrow.csv.read_csv(sink.getvalue(), parse_options=parse_options()).column(0)
+    if pa.types.is_integer(column.type):
+        is_unclear = any(pc.any(pc.match_substring(text, mark)).as_py() for mark in "xX")
+    else:
+        is_unclear = pa.types.is_floating(column.type) and _may_have_thousands(text)
+    return text if is_unclear else column
+
+
+def _may_have_thousands(text: pa.Array | pa.ChunkedArray) -> bool:
+    """Returns whether all numbers in text fit a decimal comma, and points thousands."""
+    text = pc.unique(pc.utf8_trim_whitespace(text))
+    return bool(matches(text.filter(pa.array(~missing_cells(text))), Style(True).pattern()).all())
 
 
 def are_classes(kind: pa.DataType) -> bool:

@@ -17,31 +17,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import TIME_NAMES
-from gnnkit.graph.fields import edge_types_of
-from gnnkit.graph.ids import IdTable, is_consecutive, narrow_text, numbers_of
+from gnnkit.graph.cells import IdTable, is_consecutive, narrow_text, numbers_of
 from gnnkit.graph.labels import check_present
-from gnnkit.graph.times import Times, read_time_fields, to_unit
-from gnnkit.graph.types import Fields, Floats, Ids, Labels
+from gnnkit.graph.times import TIME_NAMES, Times, read_time_fields, to_unit
+from gnnkit.graph.types import Fields, Floats, Ids, Labels, edge_types_of
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
-from gnnkit_formats.bipartite import UNNAMED, check_one_type, join_ids, two_types
-from gnnkit_formats.columns import Columns
+from gnnkit_formats.column_table import CSV_FORMS
+from gnnkit_formats.columns import Columns, common_index, warn_index
 from gnnkit_formats.duplicates import KEEP, SUM, node_hint
-from gnnkit_formats.feature_columns import TableColumns, find_readings, warn_readings
-from gnnkit_formats.id_columns import joined_ids, joined_numbers
-from gnnkit_formats.index_columns import common_index, warn_index
-from gnnkit_formats.label_columns import SPLIT, edge_label_columns, read_labels
+from gnnkit_formats.feature_columns import find_readings, find_unfit, warn_readings
+from gnnkit_formats.id_columns import (
+    NO_NODE,
+    UNNAMED,
+    check_one_type,
+    join_ids,
+    joined_ids,
+    joined_numbers,
+    name_one_type,
+    two_types,
+)
+from gnnkit_formats.label_columns import MASKS, SPLIT, read_labels
 from gnnkit_formats.pieces import WHOLE, EdgePiece, GraphPieces, NodeFields, Room, Stretch, TableShare, list_positions
 from gnnkit_formats.table import Table
-from gnnkit_formats.table_files import CSV_FORMS, are_classes, form_of
-from gnnkit_formats.time_columns import date_names, holds_times, time_unit
+from gnnkit_formats.table_files import are_classes, form_of
+from gnnkit_formats.time_columns import forms_of, holds_times, time_unit
 from gnnkit_formats.values import ColumnReading, is_listed, is_text
 
 ONE = ""  # name of a table with all relations
 _ID_BYTES = 64  # of a numeric id, while ids are read and looked up
 _INT32 = 2**31
+_LABELS = ("label", "labels", "class", "target", "y")  # names of columns that may hold labels
 _PIECE = 1 << 16  # rows of a column that are read at once
 
 
@@ -61,12 +68,14 @@ class TableNames:
 
     @property
     def of_edges(self) -> tuple[str, ...]:
-        times = [] if self.edge_time is None else [self.edge_time]
-        return (*self.ends, self.weight, *times, self.relation, *edge_label_columns(self.edge_label))
+        times = () if self.edge_time is None else (self.edge_time,)
+        labels = () if self.edge_label is None else (self.edge_label, SPLIT, *MASKS)
+        return (*self.ends, self.weight, *times, self.relation, *labels)
 
     @property
     def of_nodes(self) -> tuple[str, ...]:
-        return (self.id, self.label, self.split, *([] if self.node_time is None else [self.node_time]))
+        times = [] if self.node_time is None else [self.node_time]
+        return (self.id, self.label, self.split, *MASKS, *times)
 
     def with_times(self, edges: Columns, nodes: Columns | None, columns: Sequence[str] | None, key: str) -> TableNames:
         """Adds each table's column of times, if it has one.
@@ -111,11 +120,6 @@ class Cells:
         self.source, self.columns = source, list(columns)
 
     @cached_property
-    def _types(self) -> dict[str, pa.DataType]:
-        kinds = self.source.types()
-        return {name: kinds[name] for name in self.columns}
-
-    @cached_property
     def readings(self) -> dict[str, ColumnReading]:
         """How each column's cells are read."""
         return survey([self.source], self.columns)
@@ -127,7 +131,7 @@ class Cells:
 
     @cached_property
     def _first(self) -> Table:
-        first = next(self.source.pieces(1, self.columns, self._types), None)
+        first = next(self.source.pieces(1, self.columns, self.source.types()), None)
         return (first or self.source.empty()).use_readings(self.readings)
 
     @property
@@ -143,7 +147,7 @@ class Cells:
     def rows(self, step: int) -> Iterator[Floats]:
         """Yields all rows, `step` at once, with NaN in empty cells."""
         width = len(self.names)
-        for piece in self.source.pieces(step, self.columns, self._types):
+        for piece in self.source.pieces(step, self.columns, self.source.types()):
             values = piece.use_readings(self.readings).rows_with_nan(self.columns)
             if width != values.shape[1]:
                 raise UnfitColumns(
@@ -176,13 +180,12 @@ def _needs_survey(kind: pa.DataType) -> bool:
 def _column_pieces(sources: Sequence[Columns], names: Sequence[str]) -> Iterator[Table]:
     """Yields some columns of several tables in pieces."""
     for source in sources:
-        types = source.types()
-        yield from source.pieces(_PIECE, names, {name: types[name] for name in names if name in types})
+        yield from source.pieces(_PIECE, names, source.types())
 
 
-def table_columns(sources: Sequence[Columns], names: Sequence[str], *, is_nodes: bool) -> TableColumns:
-    """Returns columns that may be unfit."""
-    return TableColumns(sources[0].title, names, lambda some: _column_pieces(sources, some), is_nodes)
+def list_unfit(sources: Sequence[Columns], names: Sequence[str], *, is_nodes: bool) -> list[tuple[str, str]]:
+    """Returns the unfit columns of several tables, like `find_unfit`."""
+    return find_unfit(sources[0].title, lambda some: _column_pieces(sources, some), names, is_nodes=is_nodes)
 
 
 class EdgeTables:
@@ -297,7 +300,7 @@ class EdgeTables:
         if sized_by and not are_text:
             return None
         tables = list(_column_pieces(sources, ends)) if are_text else []
-        columns = [] if are_text else [self._distinct_ids(name, room) for name in ends]
+        columns = [] if are_text else [self.distinct_ids(name, room) for name in ends]
         if ONE in self.sources and key and not sized_by:
             plain = columns or [pa.concat_arrays([table.plain(end) for table in tables]) for end in ends]
             if advice := check_one_type(self.first.title, plain, ends, key):
@@ -310,12 +313,13 @@ class EdgeTables:
             raise UserError(f"the ids of edges are text, so {sized_by[0]} needs a node table with these ids")
         return joined_ids(tables, ends)
 
-    def _distinct_ids(self, name: str, room: Room) -> pa.Array:
+    def distinct_ids(self, name: str, room: Room) -> pa.Array:
+        """Returns the distinct integers of an end, in ascending order."""
         ids, parts, size = np.empty(0, np.int64), list[Array](), 0
         low_ids, rows = np.zeros(0, np.bool_), 0  # which ids below `limit` occur, as dense ids do
         for source in self.sources.values():
             for piece in source.pieces(_PIECE, [name], source.as_text(name)):
-                numbers = piece.positions(name, None, fraction=_has_fraction(source, name))
+                numbers = piece.positions(name, None, fraction=source.has_fraction(name))
                 rows += len(numbers)
                 limit = min(room.memory // _ID_BYTES, _ID_BYTES * rows)  # no more bytes than a list would take
                 is_low = (numbers >= 0) & (numbers < limit)
@@ -337,10 +341,10 @@ class EdgeTables:
     def _ends(self, source: Columns, table: Table) -> tuple[Ids, Ids]:
         """Reads edges' sources and destinations."""
         pairs = list(zip(self._names.ends, self.ids, strict=True))
-        src, dst = (table.positions(name, ids, fraction=_has_fraction(source, name)) for name, ids in pairs)
+        src, dst = (table.positions(name, ids, fraction=source.has_fraction(name)) for name, ids in pairs)
         if self.ids[0] is None:
             high = _INT32 * _INT32 if self.num_nodes is None else self.num_nodes
-            why = ["is no id of a node"] if self._has_nodes else []
+            why = [NO_NODE] if self._has_nodes else []
             for name, ids in zip(self._names.ends, (src, dst), strict=True):
                 table.check_range(name, ids, high, *why)
         return src, dst + self.offset if self.offset else dst
@@ -386,6 +390,12 @@ class NodeTable:
             column = pa.chunked_array(parts, parts[0].type if parts else pa.null())
             column = narrow_text(column) if source.parses else column
             piece = Table(source.title, pa.table({name: column}), missing=source.missing)
+        if (word := piece.find_word(name)) is not None:
+            warnings.warn(
+                f"{source.title}: the id {word!r} is text, and most ids are integers; remove the row if it is no node, such "
+                "as a row of totals",
+                stacklevel=5,
+            )
         table = piece.ids(name, hint, room.threads)
         return len(table.ids) if is_consecutive(table.ids, 0) else table
 
@@ -494,15 +504,18 @@ class TableGraph(GraphPieces):
     def open(self, room: Room) -> int | None:
         """Reads the ids of nodes, which must fit into memory."""
         edges, nodes = self._opened
+        _check_edges(self.tables)
         if self.tables.is_bipartite:
             return self._number_two_types(edges, room)
         table: IdTable | int | None
+        key = "" if self.bipartite is not None else f"{self.key}bipartite"
         if nodes is None:
             edges.num_nodes = self.implied_nodes
-            key = "" if self.bipartite is not None else f"{self.key}bipartite"
             ids = edges.read_ids(room, self.sized_by, key, self.numbers_hint)
             table = None if ids is None else IdTable(ids, room.threads)
         else:
+            if key:
+                _check_ids(edges, self.tables, room, key)
             hint = node_hint(f"{self.key}duplicates", self.duplicates) if self.id_hint is None else self.id_hint
             table = nodes.ids(room, hint)
         if isinstance(table, int):
@@ -571,9 +584,11 @@ class TableGraph(GraphPieces):
         if nodes is not None:
             split, (labels, class_names) = split_of(nodes.source, names.split), nodes.labels()
         labels, split = self.node_array("labels", labels), self.node_array("split", split)
+        _warn_lookalikes(self.tables, self.key, has_labels=labels is not None, is_split=split is not None)
         if nodes is not None:
             remedy, place = f", set {self.key}label=COLUMN for another column", f"column {names.label!r}"
-            check_present(labels, split, f"{nodes.source.title}: {place}", [f"column {names.split!r}"], remedy)
+            columns = [f"column {name!r}" for name in _split_columns(nodes.source, names.split)]
+            check_present(labels, split, f"{nodes.source.title}: {place}", columns, remedy)
         return NodeFields(
             labels,
             split,
@@ -592,11 +607,11 @@ class TableGraph(GraphPieces):
         del name
         return column
 
-    def date_columns(self) -> Sequence[str] | None:
+    def column_forms(self) -> Sequence[str] | None:
         edges, cells = self._surveyed
         readings = {name: edges.readings[name] for name in edges.columns}
-        of_nodes = [] if cells is None else date_names(cells.readings, cells.source.types())
-        return list(dict.fromkeys([*of_nodes, *date_names(readings, edges.first.types())])) or None
+        of_nodes = [] if cells is None else forms_of(cells.readings, cells.source.types())
+        return list(dict.fromkeys([*of_nodes, *forms_of(readings, edges.first.types())])) or None
 
     def features(self, room: Room) -> Iterator[Array] | None:
         return None if self._cells is None else self._feature_rows(self._cells, room)
@@ -619,10 +634,60 @@ def labels_of(source: Columns, name: str) -> tuple[Labels, list[str] | None]:
 
 def split_of(source: Columns, name: str = SPLIT) -> Array | None:
     """Reads a column of splits, if there is one."""
-    if name not in source.kept:
+    if not (names := _split_columns(source, name)):
         return None
-    splits = (piece.splits(name) for piece in source.pieces(_PIECE, [name], source.as_text(name)))
+    pieces = source.pieces(_PIECE, names, source.as_text(*names))
+    splits = (piece.splits(name) if name in names else piece.masks(names) for piece in pieces)
     return np.concatenate([*splits, np.empty(0, np.int8)])
+
+
+def _split_columns(source: Columns, name: str) -> list[str]:
+    """Returns the column of splits or the masks of a table, whichever it has."""
+    masks = [mask for mask in MASKS if mask in source.kept]
+    if masks and name in source.kept:
+        raise UserError(f"{source.title} has {name!r} and {masks[0]!r}, and both are splits: remove one of them")
+    return [name] if name in source.kept else masks
+
+
+def _check_edges(tables: GraphTables) -> None:
+    """Raises `UserError` if both ends are one column. Warns about no rows."""
+    (src, dst), (first, *others) = tables.names.ends, tables.edges.values()
+    if src == dst:
+        raise UserError(f"{first.title}: src and dst are both the column {src!r}, expected two columns")
+    if not others and next(iter(first.pieces(1, [src], first.as_text(src))), first.empty()).num_rows == 0:
+        warnings.warn(f"{first.title} has no rows, so the graph has no edges", stacklevel=5)
+
+
+def _check_ids(edges: EdgeTables, tables: GraphTables, room: Room, key: str) -> None:
+    """Raises `UserError` if equal ids of both ends may be two nodes of the node table.
+
+    Arguments as of `EdgeTables.read_ids`.
+    """
+    ends, source = tables.names.ends, edges.first
+    if tables.nodes is not None and ONE in tables.edges and not name_one_type(ends) and not source.are_text(ends):
+        columns = [edges.distinct_ids(name, room) for name in ends]
+        check_one_type(source.title, columns, ends, key, tables.nodes.title)
+
+
+def _warn_lookalikes(tables: GraphTables, key: str, *, has_labels: bool, is_split: bool) -> None:
+    """Warns about features that are named like labels, splits or weights.
+
+    Args:
+        key: Prefix of keys, as `TableGraph.key`.
+    """
+    names, edges = tables.names, next(iter(tables.edges.values()))
+    of_labels = () if has_labels or names.edge_label is not None else _LABELS
+    of_weights = () if names.weight in edges.kept else ("weight", "weights")
+    rules = [
+        (tables.nodes, () if is_split else ("split", "fold"), "rename it to 'split' if it holds train, val and test"),
+        (edges, of_weights, f"rename it to {names.weight!r} to use it"),
+        (tables.nodes, of_labels, f"use {key}label=COLUMN if it has the labels"),
+        (edges, of_labels, f"use {key}edge_label=COLUMN if it has the labels"),
+    ]
+    for table, words, remedy in rules:
+        features = tables.edge_features if table is edges else tables.node_features
+        if table is not None and (name := next((name for name in features if name.lower() in words), None)):
+            warnings.warn(f"{table.title}: {name!r} is a feature; {remedy.replace('COLUMN', name)}", stacklevel=5)
 
 
 def leave_out_index(sources: Sequence[Columns], known: Sequence[str], hint: str) -> None:
@@ -690,9 +755,3 @@ def _unit_of(names: TableNames, edges: EdgeTables, nodes: NodeTable | None) -> s
             empty[name] = np.empty(0, np.int64 if unit is None else f"M8[{unit}]")
     result: str | None = read_time_fields(empty).get("time_unit")
     return result
-
-
-def _has_fraction(source: Columns, name: str) -> bool:
-    """Returns whether a CSV's ids are written like 7.0."""
-    kinds = dict(zip(source.names, source.first_types, strict=True)) if source.parses else {}
-    return bool(pa.types.is_floating(kinds.get(name, pa.null())))

@@ -11,13 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.graph.ids import nulls_of, numbers_of
-from gnnkit.graph.missing import missing_cells
+from gnnkit.graph.cells import missing_cells, nulls_of, numbers_of
 from gnnkit.graph.times import ALWAYS, NEVER, find_inexact, from_exact
 from gnnkit.utils.checks import Array
-from gnnkit_formats.dates import FORMS
 from gnnkit_formats.feature_columns import FeatureColumns, find_readings
-from gnnkit_formats.values import DATE, DAY, WHOLE, ZONED, ColumnReading, is_text, matches
+from gnnkit_formats.values import DATE, DAY, FORMS, WHOLE, ZONED, ColumnReading, is_text, matches
 
 _FORMS = "all cells must be whole numbers, or dates such as 2026-01-31 12:30, all with a time zone or all without"
 
@@ -101,15 +99,17 @@ def holds_times(kind: pa.DataType, find_reading: Callable[[], ColumnReading]) ->
     return False
 
 
-def date_names(readings: Mapping[str, ColumnReading], kinds: Mapping[str, pa.DataType]) -> list[str]:
-    """Returns the columns that are read as seconds because they are dates.
+def forms_of(readings: Mapping[str, ColumnReading], kinds: Mapping[str, pa.DataType]) -> list[str]:
+    """Returns how the cells of columns are written, as in `Graph.column_forms`.
 
     Args:
         readings: How columns of features are read.
         kinds: The type of each column.
     """
+    styles = {name: reading.style for name, reading in readings.items() if reading.style is not None}
     dates = (name for name, reading in readings.items() if reading.kind == "seconds")
-    return [name for name in dates if is_text(kinds[name]) or _is_date(kinds[name])]
+    forms = [f"dates: {name}" for name in dates if is_text(kinds[name]) or _is_date(kinds[name])]
+    return [*forms, *(f"{style.mark}: {name}" for name, style in styles.items() if style.mark)]
 
 
 def time_unit(kind: pa.DataType) -> str | None:

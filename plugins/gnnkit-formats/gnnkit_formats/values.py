@@ -7,6 +7,7 @@ as tables that are read at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,11 +17,83 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
-from gnnkit.graph.ids import first_row, numbers_of
-from gnnkit.graph.missing import MISSING, missing_cells, quote
+from gnnkit.graph.cells import MISSING, first_row, missing_cells, numbers_of, quote, without_missing
+from gnnkit.graph.graph import MARKS
 from gnnkit.graph.times import UNITS
 from gnnkit.graph.types import Ids
-from gnnkit_formats.dates import FORMS, UNCLEAR_CENTURY, DateForm
+
+_MIDNIGHT = -2_208_988_800  # 1900-01-01 in seconds, the day that strptime gives a clock time
+UNCLEAR_CENTURY = 1_893_456_000  # 2030-01-01 in seconds. Other programs read the years 30 to 68 as 1930 to 1968
+_UTC = r" ?(?:Z|UTC|GMT|[+-]00:?00)"
+_PARTS = {
+    **{"%Y": r"\d{4}", "%y": r"\d{2}", "%m": r"\d{1,2}", "%d": r"(?P<day>\d{1,2})", "%b": "[A-Za-z]{3,9}"},
+    **{"%a": "[A-Z][a-z]{2}", "%H": r"\d{1,2}", "%I": r"\d{1,2}", "%M": r"\d{2}", "%S": r"\d{2}"},
+    **{"%p": "(?i:[AP]M)", ".": r"\.", "+": r"\+"},
+}
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", " %I:%M%p", " %I:%M:%S%p")
+_DAYS = (
+    *("%Y/%m/%d", "%Y-%m-%d", "%Y.%m.%d", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%m-%d-%Y", "%d-%m-%Y"),
+    *("%d.%m.%Y", "%d.%m.%y", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %b %y", "%b %Y", "%b %d, %Y", "%b %d %Y"),
+    *("%a, %d %b %Y", "%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S +0000 %Y"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DateForm:
+    """One way to write a day, which a clock time may follow, or a clock time."""
+
+    day: str  # format for strptime, or ""
+
+    @property
+    def kind(self) -> str:
+        """The kind for `ColumnReading`, because only dates may be row times."""
+        return "seconds" if self.day else "numbers"
+
+    def seconds(self, text: pa.Array) -> npt.NDArray[np.float64]:  # [rows]
+        """Returns seconds since 1970 or midnight, and NaN for other text."""
+        text = pc.replace_substring_regex(text, f"{_UTC}$", "") if self.day else text
+        seconds = np.full(len(text), np.nan)
+        for form in filter(None, (f"{self.day}{time}".strip() for time in _TIMES)):
+            pattern = f"^{re.sub('%.|[.+]', lambda part: _PARTS[part[0]], form)}$"
+            fits = numbers_of(pc.match_substring_regex(text, pattern))
+            if fits.any():
+                seconds[fits] = _parse(text.filter(pa.array(fits)), pattern, form)
+        return seconds if self.day else seconds - _MIDNIGHT
+
+    def read(self, text: pa.Array) -> npt.NDArray[np.float64] | None:  # [rows]
+        """Returns `seconds`, or None unless all texts have this form.
+
+        The first text decides most columns.
+        """
+        if np.isnan(self.seconds(text[:1])).any():
+            return None
+        seconds = self.seconds(text)
+        return None if np.isnan(seconds).any() else seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LapForm(DateForm):
+    """A duration in minutes and seconds with a fraction, such as 1:27.452."""
+
+    def seconds(self, text: pa.Array) -> npt.NDArray[np.float64]:  # [rows]
+        cells = pc.extract_regex(text, r"^(?P<m>\d{1,3}):(?P<s>[0-5]\d\.\d{1,6})$")
+        minutes, seconds = (numbers_of(pc.struct_field(cells, name).cast(pa.float64())) for name in ("m", "s"))
+        result: npt.NDArray[np.float64] = 60 * minutes + seconds
+        return result
+
+
+FORMS = (*map(DateForm, (*_DAYS, "")), LapForm(""))
+
+
+def _parse(text: pa.Array, pattern: str, form: str) -> npt.NDArray[np.float64]:  # [rows]
+    """Parses texts that match a pattern. Days that no month has are NaN."""
+    dates = pc.strptime(text, format=form, unit="s", error_is_null=True)
+    seconds: npt.NDArray[np.float64] = numbers_of(dates.cast(pa.int64()).cast(pa.float64()))
+    if "%d" in form:
+        days = pc.struct_field(pc.extract_regex(text, pattern), "day").cast(pa.int64())
+        seconds = np.where(numbers_of(pc.equal(days, pc.day(dates)).fill_null(False)), seconds, np.nan)
+    return seconds
+
 
 _TOLERANCE = 1e-5  # float32 error, as a fraction of the column's range, that training noise exceeds
 _UNITS = "$€£¥%"
@@ -44,6 +117,7 @@ class Style:
     comma: bool  # whether the decimal separator is a comma
     unit: str = ""  # the one of `_UNITS` that every cell has
     is_switch: bool = False  # whether cells are true and false
+    mark: str = ""  # one of `MARKS`, if the same text could have another one
 
     def pattern(self) -> str:
         return _SPELT.format(_COMMA if self.comma else _DOT)
@@ -84,8 +158,15 @@ class ColumnReading:
         """Describes a conversion that users may not expect. Otherwise returns ""."""
         if self.kind == "seconds" or (self.form is not None and self.kind == "numbers"):
             return f"{name!r} ({self.sample}) as seconds"
+        lines = []
+        if self.categories and all(re.match(r"\W*\d", text) for text in self.categories):
+            lines.append(f"{name!r} ({self.categories[0]}) as categories, neither numbers nor dates")
         if self.word:
-            return f"{quote(self.word)} in {name!r} as a missing value, unless missing=[WORD, ...] (dataset.missing) lists other words"
+            lines.append(
+                f"{quote(self.word)} in {name!r} as a missing value, unless missing=[WORD, ...] (dataset.missing) lists other words"
+            )
+        if lines:
+            return ", ".join(lines)
         return f"{name!r} ({self.sample}) as numbers" if self.style is not None else ""
 
     def numbers(self, column: pa.Array, words: Sequence[str] = MISSING) -> npt.NDArray[np.float64]:  # [rows]
@@ -135,12 +216,13 @@ class Survey:
         self._fits = {False: True, True: True}  # whether all texts are numbers, by `Style.comma`
         self._ranges = {comma: _NumberRange() for comma in (False, True)}
         self._comma: str | None = None  # the first text with a comma
+        self._point: str | None = None  # the first text with a point
         self._is_integer = True
-        self._with_unit: dict[str, str] = {}  # the first text with each unit
-        self._without_unit: dict[str, str] = {}
+        self._units: dict[str, str] = {}  # the first text with each unit, "" without one
         self._typed, self._dates = _NumberRange(), _NumberRange()
         self._date = ""  # example of a typed date, for messages
         self._integers: tuple[int, int] | None = None  # minimum and maximum of integer columns
+        self._integers_in_text: tuple[int, int] | None = None
 
     @property
     def has_too_many(self) -> bool:
@@ -151,7 +233,7 @@ class Survey:
     def add(self, column: pa.Array) -> None:
         """Adds a piece of the column."""
         if is_listed(column.type):
-            column = pc.list_flatten(column)
+            column = without_missing(pc.list_flatten(column), self._words)
             self._check_type(is_text(column.type), f"list<{column.type}>")
         if is_text(column.type):
             self._add_text(column)
@@ -162,11 +244,9 @@ class Survey:
             self._kinds.add("seconds" if is_date else "numbers")
             self._date = self._date or (str(column.drop_null()[0]) if is_date else "")
         self._typed.add(typed_numbers(column))
-        if pa.types.is_integer(column.type) and column.null_count < len(column):
-            ends = pc.min_max(column)
-            low, high = ends["min"].as_py(), ends["max"].as_py()
-            least, largest = self._integers or (low, high)
-            self._integers = min(low, least), max(high, largest)
+        is_decimal = pa.types.is_decimal(column.type) and column.type.scale == 0
+        if (is_decimal or pa.types.is_integer(column.type)) and column.null_count < len(column):
+            self._integers = _extend(self._integers, column)
 
     def _check_type(self, is_bad: bool, kind: str) -> None:
         if is_bad:
@@ -203,14 +283,20 @@ class Survey:
             self._fits[comma] &= bool(fits.all())
             if self._fits[comma]:
                 style = Style(comma)
-                self._is_integer &= bool(matches(style.plain(text), WHOLE).all())
+                plain = style.plain(text)
+                self._is_integer &= bool(matches(plain, WHOLE).all())
+                if self._is_integer and self._most is not None:
+                    self._integers_in_text = _extend(
+                        self._integers_in_text, pc.utf8_slice_codeunits(plain, 0, 76).cast(pa.decimal256(76, 0))
+                    )
                 self._ranges[comma].add(style.numbers(text))
         if self._no_number is None:
+            self._point = self._point or _first_match(text, _contains(text, "."))
             self._comma = self._comma or _first_match(text, _contains(text, ","))
-            for unit in _UNITS:
-                for texts, has in ((self._with_unit, True), (self._without_unit, False)):
-                    if (cell := _first_match(text, _contains(text, unit) == has)) is not None:
-                        texts.setdefault(unit, cell)
+            codes = sum(_contains(text, unit).astype(np.int64) << bit for bit, unit in enumerate(_UNITS))
+            for code in np.flatnonzero(np.bincount(codes)):
+                units = "".join(unit for bit, unit in enumerate(_UNITS) if code >> bit & 1)
+                self._units.setdefault(units, text[int(np.argmax(codes == code))].as_py())
 
     def _add_dates(self, text: pa.Array) -> None:
         self._no_date = _first_match(text, ~_are_dates(text))
@@ -253,13 +339,8 @@ class Survey:
         style = self._find_style() if self._no_number is None else self._find_switch()
         if style is not None:
             spread = self._ranges[style.comma] | self._typed
-            return ColumnReading(
-                "numbers",
-                style,
-                narrow=not spread.needs_float64,
-                is_integer=self._is_integer and style.unit != "%",
-                sample=sample,
-            )
+            is_integer, narrow = self._is_integer and style.unit != "%", not spread.needs_float64
+            return ColumnReading("numbers", style, narrow=narrow, is_integer=is_integer, sample=sample)
         if self._most is not None:
             self._check_categories(self._most)
         if kinds:
@@ -295,9 +376,11 @@ class Survey:
 
     def _check_integers(self) -> None:
         """Raises `UserError` if float64 cannot distinguish the column's integers."""
-        if self._integers is None:
+        in_text = self._integers_in_text if self._is_integer and self._no_number is None else None
+        ends = [*(self._integers or ()), *(in_text or ())]
+        if not ends:
             return
-        low, high = self._integers
+        low, high = min(ends), max(ends)
         largest = max(-low, high)
         if largest > 2**53 and np.spacing(float(largest)) > _TOLERANCE * (high - low) > 0:
             raise UserError(
@@ -314,29 +397,27 @@ class Survey:
 
         Raises `UserError` for an ambiguous format.
         """
-        units = [unit for unit in _UNITS if unit in self._with_unit]
         fits = [comma for comma in (False, True) if self._fits[comma]]
-        if not (why := self._why_ambiguous(units, fits)):
-            return Style(fits[0], "".join(units))
+        if not (why := self._why_ambiguous(fits)):
+            mark = MARKS[0] if fits[0] else MARKS[1] if len(fits) == 2 and self._point is not None else ""
+            return Style(fits[0], next(iter(self._units)), mark=mark)
         if self._most is None:
             return None
         raise UserError(f"{self.place} {why}")
 
-    def _why_ambiguous(self, units: Sequence[str], fits: Sequence[bool]) -> str:
+    def _why_ambiguous(self, fits: Sequence[bool]) -> str:
         """Describes why numbers have no single format, or returns "".
 
         Args:
-            units: Units of some cells.
             fits: Whether the decimal mark is a comma, for each mark that fits all.
         """
         if not fits:
             return (
                 "spells numbers with a decimal point in some cells, and with a decimal comma in others: use one of them"
             )
-        for unit in units:
-            if unit in self._without_unit:
-                pair = f"{self._with_unit[unit]!r} and {self._without_unit[unit]!r}"
-                return f"mixes units, such as {pair}: use one unit"
+        if len(self._units) > 1:
+            first, second, *_ = sorted(self._units.values(), key=lambda cell: not set(cell) & set(_UNITS))
+            return f"mixes units, such as {first!r} and {second!r}: use one unit"
         if len(fits) == 2 and self._comma is not None:
             values = [Style(comma).numbers(pa.array([self._comma]))[0] for comma in (False, True)]
             return (
@@ -344,6 +425,24 @@ class Survey:
                 "point, and without separators of thousands"
             )
         return ""
+
+    @property
+    def decimal_comma(self) -> str:
+        """A cell with a decimal comma, or "" unless all cells are such numbers."""
+        return self._comma or "" if self._no_number is None and not self._fits[False] and self._fits[True] else ""
+
+    def check_points(self, comma: str) -> None:
+        """Raises `UserError` for points that may separate thousands.
+
+        Args:
+            comma: A cell of the same table with a decimal comma.
+        """
+        if self._no_number is None and all(self._fits.values()) and self._point is not None:
+            values = [Style(is_comma).numbers(pa.array([self._point]))[0] for is_comma in (False, True)]
+            raise UserError(
+                f"{self.place} holds {self._point!r}, which may be {values[0]:.10g} or {values[1]:.10g}, because {comma!r} in "
+                "another column has a decimal comma: write all numbers with a decimal point, and without separators of thousands"
+            )
 
     def _check_outsiders(self, form: str, word: str | None) -> None:
         """Raises `UserError` if most texts are numbers or dates, but not all."""
@@ -422,6 +521,12 @@ def typed_numbers(column: pa.Array) -> npt.NDArray[np.float64]:  # [rows]
 
 def matches(text: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
     return numbers_of(pc.match_substring_regex(text, pattern))
+
+
+def _extend(ends: tuple[int, int] | None, column: pa.Array) -> tuple[int, int]:
+    """Returns the minimum and maximum of integers, and of those of earlier pieces."""
+    found = [*map(int, pc.min_max(column).as_py().values()), *(ends or ())]
+    return min(found), max(found)
 
 
 def _contains(text: pa.Array, part: str) -> npt.NDArray[np.bool_]:

@@ -107,9 +107,9 @@ def test_the_year_of_a_node_is_its_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "tables", "message"),
     [
-        ("ogbg_molhiv", {}, "labels of graphs, which are not supported yet"),
-        ("ogbl_collab", {}, "pairs of edges kept with pickle, which are not supported yet"),
-        ("ogbn_arxiv", {"num_node_list": [[1], [2]]}, "raw holds 2 graphs: graph labels are not supported yet"),
+        ("ogbg_molhiv", {}, "labels of graphs, which are unsupported"),
+        ("ogbl_collab", {}, "pairs of edges kept with pickle, which are unsupported"),
+        ("ogbn_arxiv", {"num_node_list": [[1], [2]]}, "raw holds 2 graphs: graph labels are unsupported"),
         ("ogbn_arxiv", {"triplet-type-list": [["a", "b", "c"]]}, "several types of nodes or edges"),
         ("ogbn_arxiv", {"edge": [[0, 1, 2]]}, r"edge.csv.gz has 3 columns, expected source and destination"),
         ("ogbn_arxiv", {"edge": [[0, 7]]}, r"dst\[0\] = 7 is out of range"),

@@ -1,7 +1,9 @@
-"""Data sets in arrays, read in pieces: saved graphs, .npz files and GraphSAINT."""
+"""Data sets in arrays, read in pieces: saved graphs and .npz files."""
 
 from __future__ import annotations
 
+import math
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,31 +11,77 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gnnkit_formats.pieces import COLUMNS, EdgePiece, GraphPieces, NodeFields, Room, Rows, mapped_rows, pieces_of
+from gnnkit_formats.npz import BAD_ZIP
+from gnnkit_formats.pieces import COLUMNS, EdgePiece, GraphPieces, NodeFields, Room, Rows, WholeArrays, pieces_of
 
-from gnnkit.dataset.base import blame
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids
 from gnnkit.graph.csc import read_weights
 from gnnkit.graph.edge_columns import RULES
 from gnnkit.graph.features import features_of
-from gnnkit.graph.fields import edge_positions_of
 from gnnkit.graph.times import TIME_FIELDS, read_time_fields, to_unit
-from gnnkit.graph.types import set_fields
+from gnnkit.graph.types import edge_positions_of, set_fields
 from gnnkit.utils.checks import Array, ids, int64s, integers
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, load_arrays
-from gnnkit_import.zipped import ZippedArrays
 
 if TYPE_CHECKING:
-    from gnnkit_formats.graphsaint import GraphSaint
     from gnnkit_formats.npz import Npz
 
     from gnnkit.dataset.saved import Saved
 
-_STEP = 1 << 20  # numbers compared at once
 _ALTERNATIVE = "use job=partition dataset={}"
 _TO_PREDICT = dict.fromkeys(("val_edges", "test_edges"), "edges to predict")
+
+
+class ZippedArrays(WholeArrays):
+    """The arrays of an .npz file, which may exceed memory."""
+
+    def rows(self, name: str) -> ZippedRows:
+        with self.open(name) as (file, (shape, by_column, dtype)):
+            return ZippedRows(self.file, name, shape, dtype, by_column, file.tell())
+
+
+@dataclass(frozen=True, slots=True)
+class ZippedRows:
+    """An array in an .npz file that is decompressed while it is read."""
+
+    file: zipfile.ZipFile
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    by_column: bool  # whether the file is in Fortran order
+    begin: int  # byte offset of the numbers
+
+    def flat(self, step: int, first: int = 0, last: int | None = None) -> Iterator[Array]:
+        """Yields the numbers `first` to `last` in file order, `step` at a time.
+
+        Yields one empty piece if there are none. Raises `UserError` for a damaged file.
+        """
+        last, size = math.prod(self.shape) if last is None else last, self.dtype.itemsize
+        try:
+            with self.file.open(f"{self.name}.npy") as file:
+                file.seek(self.begin + first * size)
+                for begin in range(first, max(last, first + 1), step):
+                    count = min(step, last - begin)
+                    data = file.read(count * size)
+                    if len(data) < count * size:
+                        raise UserError(f"{self.name} is truncated")
+                    numbers = np.frombuffer(data, self.dtype)
+                    yield numbers.astype(self.dtype.newbyteorder("="), copy=False)
+        except (*BAD_ZIP, OSError) as error:
+            raise UserError(f"{self.name} cannot be read: {error}") from error
+
+    def pieces(self, step: int) -> Iterator[Array]:
+        """Yields all rows, `step` at a time, or one empty piece if there are none."""
+        if self.by_column and len(self.shape) > 1:
+            raise UserError(f"{self.name} is stored by column, and cannot be read by rows")
+        width = math.prod(self.shape[1:])
+        if not self.shape[0] or not width:
+            yield np.empty(self.shape, self.dtype)
+            return
+        for some in self.flat(step * width):
+            yield some.reshape(-1, *self.shape[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +102,12 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """Edges by destination or by source. Only the row pointers are in memory."""
+    """Edges by destination. Only the row pointers are in memory."""
 
     place: str  # for messages
     indptr: Ids  # [num_nodes + 1] int64
     indices: Rows  # [num_edges]
     others: Mapping[str, Rows]  # weight, features, positions and types, keyed by `EdgePiece` field
-    by_source: bool = False  # whether row u lists the destinations of u's edges
     time_unit: str | None = None  # of times in arrays of dates
 
     def __post_init__(self) -> None:
@@ -96,8 +143,7 @@ class Compressed:
         high = int(np.searchsorted(self.indptr, last, side="left"))
         begins = np.clip(self.indptr[low : high + 1], first, last)
         ends = np.repeat(np.arange(low, high), np.diff(begins)) if last > first else np.empty(0, np.int64)
-        neighbors = ids("indices", indices)
-        src, dst = (ends, neighbors) if self.by_source else (neighbors, ends)
+        src, dst = ids("indices", indices), ends
         features = others.get("features")
         return EdgePiece(
             self.place,
@@ -193,8 +239,8 @@ class SavedPieces(CompressedPieces):
     def time_unit(self) -> str | None:  # type: ignore[override]
         return self._saved[1].get("time_unit")
 
-    def date_columns(self) -> Sequence[str] | None:
-        return self._saved[1].get("date_columns")
+    def column_forms(self) -> Sequence[str] | None:
+        return self._saved[1].get("column_forms")
 
     def features(self, room: Room) -> Iterator[Floats]:
         arrays, first = self._saved[0], 0
@@ -219,6 +265,8 @@ class SavedPieces(CompressedPieces):
 class NpzPieces(CompressedPieces):
     """An .npz file. Its arrays are decompressed while they are read."""
 
+    in_order = True
+
     def __init__(self, dataset: Npz) -> None:
         super().__init__(dataset.root)
         self._dataset = dataset
@@ -232,27 +280,15 @@ class NpzPieces(CompressedPieces):
     @cached_property
     def _fields(self) -> ZippedArrays:
         fields = ZippedArrays(self.root)
-        for name, what in _TO_PREDICT.items():
+        for name, what in {**_TO_PREDICT, "adj_indptr": "edges by source"}.items():
             if name in fields:
                 raise UserError(f"{name}: job=import does not support {what}; {_ALTERNATIVE.format('npz')}")
-        for name in ("x_indptr", "attr_indptr"):
-            if name in fields and name.partition("_")[0] not in fields:
-                raise UserError(f"{name}: job=import does not support sparse features; {_ALTERNATIVE.format('npz')}")
+        if "x_indptr" in fields and "x" not in fields:
+            raise UserError(f"x_indptr: job=import does not support sparse features; {_ALTERNATIVE.format('npz')}")
         return fields
-
-    @property
-    def in_order(self) -> bool:  # type: ignore[override]
-        return not self._by_source
-
-    @property
-    def _by_source(self) -> bool:
-        return "adj_indptr" in self._fields
 
     @cached_property
     def _matrix(self) -> Compressed:
-        if self._by_source:
-            with blame("adj_indptr, adj_indices, adj_data"):
-                return by_source("adj_indices", self._fields, "adj_", "adj_data")
         columns = {"weight": "weight", "time": "edge_time"}
         others = {field: self._fields.rows(name) for field, name in columns.items() if name in self._fields}
         edges = self._fields["indptr"], self._fields.rows("indices"), others
@@ -265,9 +301,6 @@ class NpzPieces(CompressedPieces):
         return unit
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
-        if self._by_source:
-            self._dataset.refuse_row()
-            return NodeFields(self._fields["labels"])
         times = self._fields.optional("node_time")
         return NodeFields(
             self._fields.optional("y"),
@@ -276,40 +309,8 @@ class NpzPieces(CompressedPieces):
         )
 
     def features(self, room: Room) -> Iterator[Floats]:
-        rows = self._fields.rows("attr" if self._by_source else "x")
+        rows = self._fields.rows("x")
         return rows.pieces(room.rows(int(np.prod(rows.shape[1:]))))
-
-
-class GraphSaintPieces(CompressedPieces):
-    """A GraphSAINT folder. Its JSON files are read at once."""
-
-    def __init__(self, dataset: GraphSaint) -> None:
-        super().__init__(dataset.root)
-        self._dataset = dataset
-        self.symmetrize, self.row_normalize = dataset.symmetrize, dataset.row_normalize
-
-    @property
-    def files(self) -> Sequence[Path]:
-        if not self.root.is_dir():
-            raise UserError("is not a folder")
-        return [self.root / name for name in ("adj_full.npz", "feats.npy", "class_map.json", "role.json")]
-
-    @cached_property
-    def _matrix(self) -> Compressed:
-        with blame("adj_full.npz"):
-            fields = ZippedArrays(self.root / "adj_full.npz")
-            self._dataset.check_form(fields)
-            return by_source("adj_full.npz", fields, "", "data")
-
-    def edges(self, rows: int) -> Iterator[EdgePiece]:
-        with blame("adj_full.npz"):
-            yield from self._matrix.edges(rows)
-
-    def nodes(self, num_nodes: int, room: Room) -> NodeFields:
-        return NodeFields(self._dataset.labels(num_nodes), self._dataset.split(num_nodes))
-
-    def features(self, room: Room) -> Iterator[Floats]:
-        return mapped_rows(self.root / "feats.npy")
 
 
 def matrix_of(arrays: Mapping[str, Array]) -> Compressed:
@@ -317,17 +318,6 @@ def matrix_of(arrays: Mapping[str, Array]) -> Compressed:
     files = {name: RULES[column].field for name, column in COLUMNS.items()}
     others = {name: Mapped(arrays[file]) for name, file in files.items() if file in arrays}
     return Compressed("indices", arrays["indptr"], Mapped(arrays["indices"]), others)
-
-
-def by_source(place: str, fields: ZippedArrays, prefix: str, data: str) -> Compressed:
-    """Opens a square SciPy CSR matrix, like `sources_by_row`."""
-    indptr, shape = fields[f"{prefix}indptr"], fields.optional(f"{prefix}shape")
-    if shape is not None and shape.tolist() != [len(indptr) - 1] * 2:
-        raise UserError(f"the matrix has shape {shape.tolist()}, expected one row and one column for each node")
-    others = {}
-    if data in fields and not all(np.all(some == 1) for some in fields.rows(data).pieces(_STEP)):
-        others["weight"] = fields.rows(data)
-    return Compressed(place, indptr, fields.rows(f"{prefix}indices"), others, by_source=True)
 
 
 def stored_types(plain: Mapping[str, Any]) -> Json:

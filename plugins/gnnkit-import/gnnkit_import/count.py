@@ -13,12 +13,12 @@ from gnnkit_formats.pieces import COLUMNS, EdgePiece, GraphPieces, Stretch, chec
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph.edge_columns import RULES
-from gnnkit.graph.fields import MOST_RELATIONS, check_implied, edge_types_of, names_of, relation_names
+from gnnkit.graph.graph import check_implied
+from gnnkit.graph.types import MOST_RELATIONS, edge_types_of, names_of, relation_names
 from gnnkit.utils.checks import FLOAT32_MAX, Array, check_finite, check_range
 from gnnkit.utils.documents import Json
-from gnnkit_import.edge_cache import EdgeCache
 from gnnkit_import.npy_writer import NpyWriter
-from gnnkit_import.passes import ImportRun
+from gnnkit_import.passes import EdgeCache, ImportRun
 from gnnkit_import.progress import ProgressReporter
 
 MAX_BINS = 1 << 16
@@ -87,51 +87,49 @@ class EdgeSummary:
         }
 
 
-def count_edges(run: ImportRun, num_nodes: int | None) -> tuple[EdgeSummary, int]:
-    """Reads and checks all edges. Returns their summary and the number of nodes.
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Result of the first pass."""
+
+    summary: EdgeSummary  # of all edges
+    num_nodes: int
+    stretches: Sequence[EdgeSummary]  # of the edges that each process has read
+    caches: Sequence[Json | None]  # header of each stretch's `EdgeCache`, if ids are looked up
+
+
+def count_edges(run: ImportRun, num_nodes: int | None) -> Counted:
+    """Reads and checks all edges, and caches them if ids are looked up.
 
     Args:
         run: the import.
         num_nodes: number of nodes. If None, one more than the largest id.
     """
-    if (entry := run.journal["counted"]) is not None:
-        summary = EdgeSummary(**entry)
-    else:
-        stretches, size = run.stretches(), run.group.size
 
-        def work(rank: int) -> None:
-            reporter = run.reporter.of(rank, size)
-            reporter.begin("counting edges")
-            for number in range(rank, len(stretches), size):
-                _count_stretch(run, number, stretches, num_nodes, reporter)
+    def work(number: int, stretch: Stretch | None, reporter: ProgressReporter) -> tuple[Json, Json | None]:
+        cache = EdgeCache(run.caches / str(number))
+        return _count_stretch(run, stretch, num_nodes, cache, reporter).facts(), cache.finish()
 
-        run.group.run(work)
-        summary = merge_summaries(stretch_summaries(run, len(stretches)))
+    is_new = run.journal["counted"] is None
+    parts = run.share("counting edges", work) if is_new else run.journal["counted"]
+    stretches = [EdgeSummary(**facts) for facts, _ in parts]
+    summary = merge_summaries(stretches)
+    if is_new:
         _complete(summary, run.graph, num_nodes)
-        run.journal.write(counted=summary.facts())
-    return summary, summary.largest + 1 if num_nodes is None else num_nodes
-
-
-def stretch_summaries(run: ImportRun, count: int) -> list[EdgeSummary]:
-    """Returns the stretches' summaries, written by the first pass."""
-    return [EdgeSummary(**run.journal_of(number, count)["counted"]) for number in range(count)]
+        run.journal.write(counted=parts, relations=summary.relations)
+    summary.relations = run.journal["relations"]
+    count = summary.largest + 1 if num_nodes is None else num_nodes
+    return Counted(summary, count, stretches, [header for _, header in parts])
 
 
 def _count_stretch(
-    run: ImportRun,
-    number: int,
-    stretches: Sequence[Stretch | None],
-    num_nodes: int | None,
-    reporter: ProgressReporter,
-) -> None:
-    """Reads and checks a stretch's edges. Caches them if ids are looked up."""
-    journal, graph = run.journal_of(number, len(stretches)), run.graph
-    if journal["counted"] is not None:
-        return
-    summary, bins, cache = EdgeSummary(), np.zeros(MAX_BINS, np.int64), EdgeCache(journal.folder)
+    run: ImportRun, stretch: Stretch | None, num_nodes: int | None, cache: EdgeCache, reporter: ProgressReporter
+) -> EdgeSummary:
+    """Reads and checks a stretch's edges."""
+    graph = run.graph
+    summary, bins = EdgeSummary(), np.zeros(MAX_BINS, np.int64)
     if num_nodes is not None:
         summary.shift = _shift(num_nodes - 1)
-    for piece in run.pieces(stretches[number], graph.edge_row, 0):
+    for piece in run.pieces(stretch, graph.edge_row, 0):
         check_ends(piece, _INT32 * _INT32 if num_nodes is None else num_nodes, summary.num_edges)
         summary.add(_summarize(piece, graph.edge_type_names(), summary.num_edges), piece.place)
         more = _shift(max(int(piece.src.max(initial=0)), int(piece.dst.max(initial=0)))) - summary.shift
@@ -145,7 +143,7 @@ def _count_stretch(
     names = graph.edge_feature_names()
     summary.names = None if names is None else list(names)
     summary.bins = np.trim_zeros(bins, "b").tolist()
-    journal.write(counted=summary.facts(), kept=cache.finish())
+    return summary
 
 
 def _summarize(piece: EdgePiece, names: Sequence[str] | None, first: int) -> EdgeSummary:

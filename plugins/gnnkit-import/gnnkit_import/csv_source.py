@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+from gnnkit_formats.column_table import check_distinct
 from gnnkit_formats.columns import Names, Types
-from gnnkit_formats.encoding import check_encoding, check_utf8
 from gnnkit_formats.pieces import WHOLE, TableShare
 from gnnkit_formats.table import Table
-from gnnkit_formats.table_files import check_header, explain_comment, header_options, infer_column, parse_options
+from gnnkit_formats.table_files import (
+    check_encoding,
+    check_header,
+    check_line_breaks,
+    check_utf8,
+    damaged_csv,
+    header_options,
+    infer_column,
+    parse_options,
+    reading,
+    scan_quotes,
+)
+from gnnkit_formats.values import is_number, is_text
 
 from gnnkit.errors import UserError
-from gnnkit.graph.ids import numbers_of
-from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit_import.sources import FileColumns
 
 _READ_AHEAD = 1 << 20  # bytes read at once
 _LEAST_BLOCK = 1 << 16  # minimum bytes per block
 _CSV_ROW = 16  # bytes of a short row
-_CSV_LINE = re.compile(r"Row #(\d+): ")  # in a message about a damaged row
 
 
 class CsvSource(FileColumns):
@@ -60,8 +67,10 @@ class CsvSource(FileColumns):
         )
         self._types, self._rows, self._named = dict(types), rows, names is True
         self._header: list[str] = []
+        self._checked = set[Path]()  # files with line breaks in cells, which have no stray quotes
         schemas = [self._schema(path) for path in files]
         self._header, self._first_types = schemas[0].names, schemas[0].types
+        check_distinct(self._names[files[0]], self._header)
         for path, schema in zip(files, schemas, strict=True):
             if schema.names != self._header:
                 raise UserError(
@@ -71,15 +80,17 @@ class CsvSource(FileColumns):
 
     def _schema(self, path: Path) -> pa.Schema:
         check_regular(path)
-        try:
+        with reading(self._names[path]):
             check_encoding(path, self._names[path])
             if self._named:
                 check_header(path)
-        except (OSError, EOFError) as error:
-            raise UserError(f"{self._names[path]}: {one_line(error)}") from error
         schema = self._stream(Window(path), _LEAST_BLOCK, {}).schema
         if any(map(pa.types.is_binary, schema.types)):  # pyarrow's type for text that is not UTF-8
             check_utf8(path, self._names[path])
+        first = next(self._batches(Window(path), _LEAST_BLOCK, dict.fromkeys(schema.names, pa.string())), None)
+        for number, cells in enumerate([] if first is None else first.columns):
+            if is_number(schema.field(number).type) and is_text(infer_column(cells).type):
+                schema = schema.set(number, schema.field(number).with_type(pa.string()))
         return schema
 
     @property
@@ -136,6 +147,8 @@ class CsvSource(FileColumns):
                 return
             except (pa.ArrowException, OSError) as error:
                 raise self._damaged(window.path, block, types, error) from error
+            if window.path not in self._checked and check_line_breaks(window.path, self._names[window.path], batch):
+                self._checked.add(window.path)
             for start in range(0, batch.num_rows, rows or max(batch.num_rows, 1)):
                 yield batch.slice(start, rows)
 
@@ -146,20 +159,11 @@ class CsvSource(FileColumns):
             raise self._damaged(window.path, block, types, error) from error
 
     def _damaged(self, path: Path, block: int, types: Mapping[str, pa.DataType], error: Exception) -> UserError:
-        """Reads a damaged file again, and returns the error with the line.
-
-        pyarrow reports lines only with a single thread, which is slower.
-        """
-        check_utf8(path, self._names[path])
-        try:
+        def read() -> None:
             for _ in self._opened(Window(path), block, types, threads=False):
                 pass
-        except (pa.ArrowException, OSError) as slow:
-            error = slow
-        message = one_line(error)
-        line = _CSV_LINE.search(message)
-        place = "" if line is None else f", line {line[1]}"
-        return UserError(f"{self._names[path]}{place}: {_CSV_LINE.sub('', message)}{explain_comment(path)}")
+
+        return damaged_csv(path, self._names[path], error, read)
 
     def _opened(self, window: Window, block: int, types: Mapping[str, pa.DataType], *, threads: bool) -> Any:
         names = {"column_names": self._header} if window.start else self._options or header_options(window.path)
@@ -186,7 +190,7 @@ class Window:
             return cls(path) if 0 in bytes_ or not size else cls(path, 0, 0)
         if (bytes_.start, bytes_.stop) == (0, size):
             return cls(path)
-        return cls(path, *_row_starts(path, (bytes_.start, bytes_.stop), size))
+        return cls(path, *(_row_start(path, offset, size) for offset in (bytes_.start, bytes_.stop)))
 
     @property
     def is_whole(self) -> bool:
@@ -194,12 +198,20 @@ class Window:
 
     def lines_before(self) -> int:
         """Counts the lines before the window, without line breaks in quotes."""
-        lines = quotes = 0
+        lines = at = 0
         with self.path.open("rb") as file:
             for block in _blocks(file, self.start):
-                parts = block.split(b'"')
-                lines += sum(part.count(b"\n") for part in parts[quotes % 2 :: 2])
-                quotes += len(parts) - 1
+                if b'"' in block:
+                    break
+                lines += block.count(b"\n")
+            else:
+                return lines
+            file.seek(lines := 0)
+            for line, quote, _ in scan_quotes(file, parse_options(self.path).delimiter):
+                at += len(line)
+                lines += not quote
+                if at >= self.start:
+                    break
         return lines
 
     def open(self) -> Any:
@@ -209,25 +221,23 @@ class Window:
         return pa.OSFile(str(self.path)).get_stream(self.start, self.stop - self.start)
 
 
-def _row_starts(path: Path, offsets: Iterable[int], size: int) -> list[int]:
-    """Returns the offset of the first row at or after each of some ascending offsets.
+def _row_start(path: Path, offset: int, size: int) -> int:
+    """Returns the offset of the first row at or after an offset.
 
-    A line break in a quoted cell begins no row, so quotes are counted from the start.
+    A line break in a quoted cell begins no row, so quotes are read from the start.
     """
-    starts, at, quotes = list[int](), 0, 0
+    if offset in (0, size):
+        return offset
     with path.open("rb") as file:
-        for offset in offsets:
-            if offset >= size:
-                at = size
-            elif offset > at:
-                quotes += sum(block.count(b'"') for block in _blocks(file, offset - 1 - at))
-                for line in file:
-                    quotes += line.count(b'"')
-                    if quotes % 2 == 0:
-                        break
-                at = file.tell()
-            starts.append(at)
-    return starts
+        is_plain = all(b'"' not in block for block in _blocks(file, offset - 1))
+        if is_plain and b'"' not in file.readline():
+            return file.tell()
+        file.seek(at := 0)
+        for line, quote, _ in scan_quotes(file, parse_options(path).delimiter):
+            at += len(line)
+            if at >= offset and not quote:
+                return at
+    return size
 
 
 def _blocks(file: BinaryIO, rest: int) -> Iterator[bytes]:
@@ -245,31 +255,3 @@ def _common_type(first: pa.DataType, second: pa.DataType) -> pa.DataType:
         return second
     numbers = {pa.int64(), pa.float64()}
     return pa.float64() if {first, second} == numbers else pa.string()
-
-
-class NumberSource:
-    """A numeric CSV without header, possibly compressed, read in pieces."""
-
-    def __init__(self, path: Path, root: Path) -> None:
-        self._source = CsvSource([path], root, {}, names=False)
-        self.shape = (-1, len(self._source.names))  # the number of rows is unknown
-
-    @cached_property
-    def _is_integer(self) -> bool:
-        """Whether all numbers are integers. Reads the file unless its start decides."""
-        starts = all(map(pa.types.is_integer, self._source.first_types))
-        return starts and all(map(pa.types.is_integer, self._source.types().values()))
-
-    def pieces(self, step: int) -> Iterator[Array]:  # [step, columns] int64 or float32
-        """Yields all rows, `step` at a time, in the dtypes of `Graph.from_ogb`."""
-        kind = pa.int64() if self._is_integer else pa.float64()
-        rest: list[Array] = []
-        for table in self._source.pieces(step, None, dict.fromkeys(self._source.names, kind)):
-            columns = [numbers_of(table.plain(name)) for name in table.names]
-            rest.append(np.stack(columns, 1).astype(np.int64 if self._is_integer else np.float32, copy=False))
-            while sum(map(len, rest)) >= step:
-                rows = np.concatenate(rest)
-                yield rows[:step]
-                rest = [rows[step:]]
-        if sum(map(len, rest)):
-            yield np.concatenate(rest)

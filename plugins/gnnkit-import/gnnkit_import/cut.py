@@ -13,8 +13,7 @@ from gnnkit.config.settings import AUTO, Settings
 from gnnkit.graph import Floats, Graph, PackedFeatures, feature_arrays
 from gnnkit.graph.features import DENSE, PACKED, SCALES
 from gnnkit.graph.graph import stored_facts
-from gnnkit.launch.phases import phase
-from gnnkit.launch.progress import progress
+from gnnkit.launch.progress import phase, progress
 from gnnkit.partition.base import Partition, Partitioner
 from gnnkit.partition.grid import Grid, make_grid
 from gnnkit.partition.quality import measure
@@ -25,16 +24,16 @@ from gnnkit.prepare.columns import NumericTable
 from gnnkit.prepare.inputs import IDS, Rounding, with_inputs
 from gnnkit.prepare.kept import link_file
 from gnnkit.prepare.steps import Draft, divide
-from gnnkit.prepare.storing import finish_store, of_ranges
+from gnnkit.prepare.stored import finish_store, of_ranges
 from gnnkit.prepare.trained import read_columns
 from gnnkit.prepare.transform import InputRows
-from gnnkit.result.folder import INPUTS, PARTITION
+from gnnkit.result.result import INPUTS, PARTITION
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, save_array, whole_folder, write_atomically
 from gnnkit_import.npy_writer import NpyWriter
+from gnnkit_import.passes import WorkGroup
 from gnnkit_import.run import group_of, num_processes, room_of
 from gnnkit_import.shards import NODE_BYTES, edge_bytes, least_memory, write_shards
-from gnnkit_import.work_group import WorkGroup
 
 _MAX_PIECE = 1 << 20  # maximum number of edges partitioned at once
 _ROW_BYTES = 1 << 24  # bytes of features written at once

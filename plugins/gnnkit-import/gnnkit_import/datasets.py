@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from gnnkit_formats.edges import EdgeFolder
-from gnnkit_formats.graphsaint import GraphSaint
 from gnnkit_formats.npz import Npz
 from gnnkit_formats.ogb import Ogb
 from gnnkit_formats.pieces import GraphPieces
@@ -15,14 +14,13 @@ from gnnkit.dataset.base import Dataset
 from gnnkit.dataset.saved import Saved
 from gnnkit.dataset.store import Store
 from gnnkit.errors import UserError
-from gnnkit_import.arrays import GraphSaintPieces, NpzPieces, SavedPieces
+from gnnkit_import.arrays import NpzPieces, SavedPieces
 from gnnkit_import.ogb import OgbPieces
 from gnnkit_import.store import StorePieces
 from gnnkit_import.tables import TablePieces
 
 _READERS: dict[type[Dataset], Callable[[Any], GraphPieces]] = {
     EdgeFolder: TablePieces,
-    GraphSaint: GraphSaintPieces,
     Npz: NpzPieces,
     Ogb: OgbPieces,
     Saved: SavedPieces,

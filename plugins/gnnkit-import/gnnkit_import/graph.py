@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from gnnkit_formats.pieces import GraphPieces, Room
@@ -12,13 +13,11 @@ from gnnkit.graph import Graph
 from gnnkit.graph.graph import NAME_FIELDS, TIME_FACTS
 from gnnkit.graph.times import TIME_FIELDS, warn_units
 from gnnkit.utils.storage import write_meta
-from gnnkit_import.count import EdgeSummary, count_edges
+from gnnkit_import.count import Counted, count_edges
 from gnnkit_import.nodes import write_nodes
-from gnnkit_import.passes import ImportRun
+from gnnkit_import.passes import ALONE, ImportRun, WorkGroup
 from gnnkit_import.progress import Journal, ProgressReporter
-from gnnkit_import.scatter import Buckets, open_records, scatter_edges
-from gnnkit_import.sort import BucketSort, append_edges
-from gnnkit_import.work_group import ALONE, WorkGroup
+from gnnkit_import.sort import Buckets, BucketSort, append_edges, open_records
 
 _RECORDS = "records"  # folder of the buckets in the import's folder
 
@@ -53,50 +52,43 @@ def import_graph(
     with blame(f"dataset.root={graph.root}"):
         if journal["imported"] is None:
             _import(ImportRun(graph, target, room.of(group.size), journal, reporter, group), work, room, gaps)
-    if group.is_leader:
-        imported = Graph.trusted(target, features=False)
-        warn_units({name: getattr(imported, name) for name in TIME_FIELDS}, imported.time_unit)
-        if graph.symmetrize is None:
-            warn_of_one_way(imported.csc)
+    imported = Graph.trusted(target, features=False)
+    warn_units({name: getattr(imported, name) for name in TIME_FIELDS}, imported.time_unit)
+    if graph.symmetrize is None:
+        warn_of_one_way(imported.csc)
     return target
 
 
 def _import(run: ImportRun, work: Path, room: Room, gaps: bool) -> None:
     """Runs the passes that the journal does not list. `room` covers all processes."""
-    graph, journal, group = run.graph, run.journal, run.group
-    summary, num_nodes = count_edges(run, graph.open(room))
+    graph, journal = run.graph, run.journal
+    counted = count_edges(run, graph.open(room))
     if journal["nodes"] is None:
-        names = group.run_on_leader(lambda: write_nodes(graph, num_nodes, run.folder, room, run.reporter, gaps=gaps))
-        journal.write(nodes=names)
+        journal.write(nodes=write_nodes(replace(run, room=room), counted.num_nodes, gaps=gaps))
     if journal["sorted"] is None:
         if graph.in_order and not graph.symmetrize:
-            group.run_on_leader(lambda: append_edges(run, summary, num_nodes))
+            append_edges(run, counted)
         else:
-            _sort(run, summary, num_nodes, work / _RECORDS)
+            _sort(run, counted, work / _RECORDS)
         journal.write(sorted=True)
-
-    group.wait()  # all have closed the records
-
-    def finish() -> None:
-        shutil.rmtree(work / _RECORDS, ignore_errors=True)
-        meta = {
-            **journal["nodes"],
-            "edge_feature_names": summary.names,
-            "edge_category_of": graph.edge_category_of(summary.names),
-            "edge_type_names": summary.relations,
-        }
-        types = {key: value for key, value in meta["types"].items() if key != "relations" or not graph.symmetrize}
-        write_meta(run.folder, {name: meta.get(name) for name in (*NAME_FIELDS, *TIME_FACTS, "node_types")} | types)
-
-    group.run_on_leader(finish)
+    shutil.rmtree(work / _RECORDS, ignore_errors=True)
+    summary = counted.summary
+    meta = {
+        **journal["nodes"],
+        "edge_feature_names": summary.names,
+        "edge_category_of": graph.edge_category_of(summary.names),
+        "edge_type_names": summary.relations,
+    }
+    types = {key: value for key, value in meta["types"].items() if key != "relations" or not graph.symmetrize}
+    write_meta(run.folder, {name: meta.get(name) for name in (*NAME_FIELDS, *TIME_FACTS, "node_types")} | types)
     journal.write(imported=True)
 
 
-def _sort(run: ImportRun, summary: EdgeSummary, num_nodes: int, folder: Path) -> None:
-    buckets, symmetrize = Buckets.of(summary, num_nodes, run.room), bool(run.graph.symmetrize)
+def _sort(run: ImportRun, counted: Counted, folder: Path) -> None:
+    summary, num_nodes = counted.summary, counted.num_nodes
+    buckets = Buckets.of(summary, num_nodes, run.room)
     folder.mkdir(exist_ok=True)
-    with open_records(folder, summary, num_nodes, symmetrize) as records:
-        scatter_edges(run, summary, buckets, records)
-    # Opened again, to read what other hosts have written.
-    with open_records(folder, summary, num_nodes, symmetrize) as records:
-        BucketSort(run, summary, buckets, records).write()
+    with open_records(folder, summary, num_nodes, bool(run.graph.symmetrize)) as records:
+        edges = BucketSort(run, counted, buckets, records)
+        edges.scatter()
+        edges.sort()

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import functools
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from gnnkit.config.settings import AUTO, DEFAULT_TASK, Section, Settings
-from gnnkit.config.settings.values import size
+from gnnkit.config.settings.fields import size
 from gnnkit.dataset.base import blame
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, Result, Run
-from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.store_jobs import find_stored
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.partition.store.manifest import FILE, Manifest, differing, shaping
 from gnnkit.prepare.kept import origin
-from gnnkit.result.folder import WORK
-from gnnkit.result.result import versions
+from gnnkit.result.result import WORK, versions
 from gnnkit.utils.documents import json_digest
 from gnnkit_import.datasets import in_pieces
-from gnnkit_import.run import LEAST_MEMORY, disk_errors, run_import
+from gnnkit_import.npy_writer import disk_errors
+from gnnkit_import.run import LEAST_MEMORY, run_import
 
 _CUT = "job=partition {data} does so in memory"
 # Unsupported configurations, by message.
@@ -65,8 +65,7 @@ class ImportKeys(Section):
 class Import(Run):
     """job=import, which resumes an interrupted import in the run folder.
 
-    Externally started ranks import together. job=partition of a store does the same on
-    the leader alone.
+    job=partition of a store does the same.
     """
 
     name = "import"
@@ -75,12 +74,9 @@ class Import(Run):
     goes_on = True
     keeps_inputs = True
     cuts = True
-    on_ranks = True
 
     def check(self, order: Order) -> Order:
         check_import(order.settings, from_python=order.graph is not None)
-        if _is_shared(order) and order.named_folder is None:
-            raise UserError("job=import on externally started ranks needs output=FOLDER on a disk that all hosts share")
         return super().check(order)
 
     def check_parts(self, order: Order) -> Order:
@@ -96,13 +92,13 @@ class Import(Run):
         return result
 
     def work(self, order: Order) -> Result:
-        return import_tables(order, together=_is_shared(order))
-
-
-def _is_shared(order: Order) -> bool:
-    """Returns whether externally started ranks do the job together."""
-    settings = order.settings
-    return settings.job is Import and settings.started is not None and settings.started.world_size > 1
+        """Writes the store of the data set into the run folder."""
+        folder, settings = order.run_folder, order.settings
+        patience, key, stamps = Patience.of(settings.timeout), import_key(order), _stamps(settings)
+        imported = run_in_child(run_import, settings, folder, key, patience=patience, beside=_import_cutting)
+        _check_stamps(stamps, _stamps(settings))  # the data are not read after this
+        figures = run_in_child(_write_import, order, imported, key, patience=patience)
+        return Result(settings.job.name, figures, figures.pop("summary"))
 
 
 def check_import(settings: Settings, *, from_python: bool) -> None:
@@ -133,27 +129,6 @@ def _check_same(settings: Settings, keys: Mapping[str, Any], store: Path) -> Non
         )
 
 
-def import_tables(order: Order, *, together: bool) -> Result:
-    """Writes the store of the data set into the run folder.
-
-    Args:
-        order: The job, with the run folder.
-        together: Whether externally started ranks share the work. Only the leader
-            cuts the graph. Others return a result without figures.
-    """
-    folder = order.run_folder if order.is_leader else run_folders.named(order)
-    patience, key = Patience.of(order.settings.timeout), import_key(order)
-    stamps = _stamps(order.settings)
-    imported = run_in_child(
-        run_import, order.settings, folder, key, together, patience=patience, beside=_import_cutting
-    )
-    if not order.is_leader:
-        return Result(order.settings.job.name, {})
-    _check_stamps(stamps, _stamps(order.settings))  # the data are not read after this
-    figures = run_in_child(_write_import, order, imported, key, patience=patience)
-    return Result(order.settings.job.name, figures, figures.pop("summary"))
-
-
 def import_key(order: Order) -> str:
     """Hashes the keys that shape the store, and what identifies the data."""
     settings = order.settings
@@ -167,7 +142,7 @@ def _stamps(settings: Settings) -> list[list[Any]]:
     """Returns path, size and modification time of each file that is read."""
     pieces = in_pieces(settings.dataset.create())
     assert pieces is not None  # others are refused before
-    with blame(f"dataset.root={pieces.root}"):
+    with blame(f"dataset.root={pieces.root}"), warnings.catch_warnings(action="ignore"):  # the import prints them
         return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in pieces.files]
 
 

@@ -16,32 +16,30 @@ from gnnkit_formats.values import is_text
 from gnnkit.dataset.base import with_split
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.graph.features import normalized, replace_nan
-from gnnkit.graph.fields import distinct_ids, names_of, node_ids_of
-from gnnkit.graph.missing import FILLED_BY
+from gnnkit.graph.features import FILLED_BY, normalized, replace_nan
 from gnnkit.graph.schema import node_types_of
-from gnnkit.graph.types import Fields
+from gnnkit.graph.types import Fields, distinct_ids, names_of, node_ids_of
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, save_array
 from gnnkit_import.npy_writer import NpyWriter
+from gnnkit_import.passes import ImportRun
 from gnnkit_import.progress import ProgressReporter
 from gnnkit_import.shards import least_memory
 
 _PIECE = 1 << 16  # text ids written at once
 
 
-def write_nodes(
-    graph: GraphPieces, count: int, target: Path, room: Room, reporter: ProgressReporter, *, gaps: bool
-) -> Json:
+def write_nodes(run: ImportRun, count: int, *, gaps: bool) -> Json:
     """Writes the node arrays. Returns class, column and type names.
 
     Raises `UserError` for inconsistent labels, splits and features, and without `gaps`
     for the first empty cell.
     """
-    check_nodes(room, count)
-    fields = graph.nodes(count, room)
+    graph, target = run.graph, run.folder
+    check_nodes(run.room, count)
+    fields = graph.nodes(count, run.room)
     bare = _with_labels(graph, fields, count)
     save_array(target / "labels.npy", bare.labels)
     save_array(target / "split.npy", bare.split)
@@ -50,11 +48,11 @@ def write_nodes(
     _write_ids(fields.node_ids, count, target / "node_ids.npy")
     if fields.coordinates is not None:
         path = target / "coordinates.npy"
-        width = _write_rows("coordinates", pieces_of(fields.coordinates), count, path, reporter)
+        width = _write_rows("coordinates", pieces_of(fields.coordinates), count, path, run.reporter)
         if width not in (2, 3):
             raise UserError(f"coordinates have {width} dimensions, expected 2 or 3")
-    reporter.begin("writing features")
-    width = _write_features(graph, fields, count, target, room, reporter, gaps=gaps)
+    run.reporter.begin("writing features")
+    width = _write_features(run, fields, count, gaps=gaps)
     names = names_of("feature_names", graph.feature_names(), width)
     return {
         "class_names": None if bare.class_names is None else list(bare.class_names),
@@ -63,7 +61,7 @@ def write_nodes(
         "node_types": node_types_of(fields.node_types, count),
         "types": dict(fields.types),
         **({} if bare.time_unit is None else {"time_unit": bare.time_unit}),
-        **({} if bare.date_columns is None else {"date_columns": list(bare.date_columns)}),
+        **({} if bare.column_forms is None else {"column_forms": list(bare.column_forms)}),
     }
 
 
@@ -77,30 +75,22 @@ def _with_labels(graph: GraphPieces, fields: NodeFields, count: int) -> Graph:
     """Returns a graph without edges and features, with checked labels and splits."""
     names = "labels", "split", "class_names", "node_time"
     values: Fields = {name: getattr(fields, name) for name in names}
-    values |= {"time_unit": graph.time_unit, "date_columns": graph.date_columns()}
+    values |= {"time_unit": graph.time_unit, "column_forms": graph.column_forms()}
     bare = Graph.from_edges([], [], count, one_class=fields.one_class, **values)
     return with_split(bare, graph.shares, graph.seed)
 
 
-def _write_features(
-    graph: GraphPieces,
-    fields: NodeFields,
-    count: int,
-    target: Path,
-    room: Room,
-    reporter: ProgressReporter,
-    *,
-    gaps: bool,
-) -> int:
+def _write_features(run: ImportRun, fields: NodeFields, count: int, *, gaps: bool) -> int:
     """Writes features, and lists empty cells. Returns the width."""
-    path, rows = target / "features.npy", graph.features(room)
+    graph, target = run.graph, run.folder
+    path, rows = target / "features.npy", graph.features(run.room)
     if rows is None:
         NpyWriter(path, np.float32, (0,), count).finish()
         return 0
     missing = NpyWriter(target / "missing.npy", np.int64, (2,))
     if graph.has_gaps:
         rows = _without_gaps(rows, missing, graph, None if gaps else fields.category_of or ())
-    width = _write_rows("features", rows, count, path, reporter, graph.row_normalize)
+    width = _write_rows("features", rows, count, path, run.reporter, graph.row_normalize)
     missing.finish()
     if not missing.num_rows:
         (target / "missing.npy").unlink()

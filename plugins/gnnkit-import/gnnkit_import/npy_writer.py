@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import io
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import one_line
+
+T = TypeVar("T")
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raises `UserError` with the file and the remedy for a full or failing disk."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            one_line(f"{error.filename or path}: {error.strerror}: fix this, then run the same command again to resume")
+        ) from error
 
 
 class BinaryFile:
@@ -22,10 +38,8 @@ class BinaryFile:
     def __init__(self, path: Path) -> None:
         """Opens the file, which is created if missing."""
         self.path = path
-        try:
+        with disk_errors(path):
             self._file = io.FileIO(path, "r+", opener=lambda path, flags: os.open(path, flags | os.O_CREAT, 0o644))
-        except OSError as error:
-            raise self._failed(error) from error
 
     def write(self, values: Array, offset: int) -> None:
         """Writes the bytes of an array at an offset.
@@ -33,32 +47,24 @@ class BinaryFile:
         Raises `UserError` if the disk is full.
         """
         rest = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
-        try:
+        with disk_errors(self.path):
             while rest:
                 written = os.pwrite(self._file.fileno(), rest, offset)
                 rest, offset = rest[written:], offset + written
-        except OSError as error:
-            raise self._failed(error) from error
 
     def read(self, shape: Sequence[int], dtype: npt.DTypeLike, offset: int) -> Array:
         """Reads an array. Raises `UserError` for too few bytes."""
-        values = np.empty(tuple(shape), dtype)
-        rest = values.reshape(-1).view(np.uint8).data
-        while rest:
-            read = os.preadv(self._file.fileno(), [rest], offset)
-            if not read:
-                raise UserError(
-                    f"{self.path} has no {len(rest):,} bytes at {offset:,}: it was changed by another program"
-                )
-            rest, offset = rest[read:], offset + read
-        return values
+        count = math.prod(shape)
+        values = np.fromfile(self.path, dtype, count, offset=offset)
+        if missing := (count - len(values)) * values.itemsize:
+            place = offset + values.nbytes
+            raise UserError(f"{self.path} has no {missing:,} bytes at {place:,}: it was changed by another program")
+        return values.reshape(shape)
 
     def commit(self) -> None:
         """Syncs the file to disk."""
-        try:
+        with disk_errors(self.path):
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise self._failed(error) from error
 
     def truncate(self, size: int) -> None:
         """Drops all bytes after the first `size`."""
@@ -66,9 +72,6 @@ class BinaryFile:
 
     def close(self) -> None:
         self._file.close()
-
-    def _failed(self, error: OSError) -> UserError:
-        return UserError(f"{self.path}: {error.strerror}: free disk space, then run the same command again to resume")
 
 
 class ColumnFiles:
@@ -166,33 +169,13 @@ def append_all(arrays: Mapping[str, NpyWriter], rows: Mapping[str, Array]) -> No
         arrays[name].append(values)
 
 
-class BackgroundTask:
-    """Runs one task at a time in a thread.
-
-    Raises a task's error when the next one starts, or at the end.
-    """
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "background")
-        self._last: Future[None] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, failed: object, *_: object) -> None:
-        try:
-            if failed is None:
-                self.wait()
-        finally:
-            self._pool.shutdown()
-
-    def start(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Starts a task after the previous one has finished."""
-        self.wait()
-        self._last = self._pool.submit(work, *arguments)
-
-    def wait(self) -> None:
-        """Waits for the last task."""
-        last, self._last = self._last, None
+def write_behind(write: Callable[[T], None], items: Iterable[T]) -> None:
+    """Writes items in a thread, one at a time, while the next item is computed."""
+    with ThreadPoolExecutor(1, "behind") as writer:
+        last: Future[None] | None = None
+        for item in items:
+            if last is not None:
+                last.result()
+            last = writer.submit(write, item)
         if last is not None:
             last.result()

@@ -9,6 +9,7 @@ splits and feature columns as `dataset=edges` does.
 
 from pathlib import Path
 
+from gnnkit_formats.attributes import warn_unread as warn_unread
 from gnnkit_formats.columns import Columns as Columns
 from gnnkit_formats.feature_columns import warn_readings as warn_readings
 from gnnkit_formats.table import Table as Table
@@ -18,15 +19,13 @@ from gnnkit_formats.table_graph import labels_of as labels_of
 from gnnkit_formats.table_graph import split_of as split_of
 from gnnkit_formats.table_graph import survey as survey
 from gnnkit_formats.table_graph import texts_of as texts_of
-from gnnkit_formats.time_columns import date_names as date_names
 from gnnkit_formats.values import ColumnReading as ColumnReading
 from gnnkit_formats.values import is_text as is_text
 
 from gnnkit.dataset.base import name_list as name_list
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import warn_unread as warn_unread
+from gnnkit.graph.cells import read_missing as read_missing
 from gnnkit.graph.labels import unlabelled as unlabelled
-from gnnkit.graph.missing import read_missing as read_missing
 from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.documents import check_regular as check_regular
 from gnnkit_import.csv_source import CsvSource as CsvSource

@@ -16,12 +16,11 @@ from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.graph.features import SCALES
 from gnnkit.graph.types import offsets_of
 from gnnkit.partition.base import Partition
-from gnnkit.partition.loops import looped, mean_in_edges, stretches
-from gnnkit.partition.relations import shared_weights
+from gnnkit.partition.degrees import looped, mean_in_edges, shared_weights, stretches
 from gnnkit.partition.shard import Shard, grouped
 from gnnkit.utils.storage import Array, forget_pages, save_array, whole_folder
-from gnnkit_import.npy_writer import BackgroundTask, BinaryFile, NpyWriter, append_all
-from gnnkit_import.work_group import ALONE, WorkGroup
+from gnnkit_import.npy_writer import BinaryFile, NpyWriter, write_behind
+from gnnkit_import.passes import ALONE, WorkGroup
 
 NODE_BYTES = 48  # memory per node
 _LEAST_PIECE = 1 << 14  # minimum number of edges per piece
@@ -176,35 +175,28 @@ class _EdgeCutter:
         csc, columns, sources = self.graph.csc, self.graph.edge_columns.cut_columns(), self.sources
         degree = csc.indptr[owned + 1] - csc.indptr[owned]
         save_array(folder / "indptr.npy", offsets_of(degree))
-        arrays = _open_writers(folder, columns)
-        with BackgroundTask() as writer:
+        arrays: dict[str, NpyWriter] = {}
+
+        def pieces() -> Iterator[dict[str, Array]]:
             for nodes, ids in _in_edge_pieces(csc.indptr, owned, self.edges):
-                piece: dict[str, Array] = {
+                taken, of_sources = columns.take(ids), None if sources is None else sources[ids]
+                yield {
                     "indices": _gather(row, csc.indices[ids], self.threads),
                     "edge_ids": np.arange(ids.start, ids.stop) if isinstance(ids, slice) else ids,
+                    **taken.arrays(),
+                    **_derived_columns(taken, degree[nodes], of_sources),
                 }
-                taken, of_sources = columns.take(ids), None if sources is None else sources[ids]
-                piece |= taken.arrays() | _derived_columns(taken, degree[nodes], of_sources)
-                writer.start(append_all, arrays, piece)
                 _release_pages(self.graph, sources)
+
+        def write(piece: dict[str, Array]) -> None:
+            for name, rows in piece.items():
+                if name not in arrays:
+                    arrays[name] = NpyWriter(folder / f"{name}.npy", rows.dtype, rows.shape[1:])
+                arrays[name].append(rows)
+
+        write_behind(write, pieces())
         for array_writer in arrays.values():
             array_writer.finish()
-
-
-def _open_writers(folder: Path, columns: EdgeColumns) -> dict[str, NpyWriter]:
-    arrays = {
-        "indices": NpyWriter(folder / "indices.npy", np.int32),
-        "edge_ids": NpyWriter(folder / "edge_ids.npy", np.int64),
-    }
-    stored = columns.arrays()
-    if "features" in columns:
-        stored["mean_edge_features"] = columns["features"]
-    arrays |= {
-        name: NpyWriter(folder / f"{name}.npy", column.dtype, column.shape[1:]) for name, column in stored.items()
-    }
-    if "relation" in columns:
-        arrays["relation_degrees"] = NpyWriter(folder / "relation_degrees.npy", np.float64, (2,))
-    return arrays
 
 
 def _derived_columns(columns: EdgeColumns, degree: Ids, sources: Floats | None) -> dict[str, Array]:
@@ -244,6 +236,8 @@ def _in_edge_pieces(indptr: Ids, owned: Ids, edges: int) -> Iterator[tuple[slice
     begins = indptr[owned]
     degree = indptr[owned + 1] - begins
     before = offsets_of(degree)
+    if not len(owned):
+        yield slice(0, 0), slice(0, 0)
     for first, last in stretches(before, edges):
         if owned[last - 1] - owned[first] == last - 1 - first:  # consecutive nodes have consecutive edges
             yield slice(first, last), slice(int(begins[first]), int(begins[last - 1] + degree[last - 1]))

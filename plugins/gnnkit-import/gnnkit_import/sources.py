@@ -12,10 +12,10 @@ import pyarrow.parquet
 from gnnkit_formats.columns import Columns, Names, Types
 from gnnkit_formats.pieces import WHOLE, TableShare
 from gnnkit_formats.table import Table
-from gnnkit_formats.table_files import check_shape, check_width
+from gnnkit_formats.table_files import check_shape, check_width, reading
 
 from gnnkit.errors import UserError
-from gnnkit.utils.checks import Array, one_line
+from gnnkit.utils.checks import Array
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.storage import npy_header
 
@@ -126,10 +126,8 @@ class PartSource(FileColumns):
     def _as_common(self, path: Path, piece: pa.Table) -> pa.Table:
         """Converts columns that have another type in other parts."""
         schema = pa.schema([(name, self._types[name]) for name in piece.column_names])
-        try:
+        with reading(self._names[path]):
             return piece if piece.schema.types == schema.types else piece.cast(schema)
-        except pa.ArrowException as error:
-            raise UserError(f"{self._names[path]}: {one_line(error)}") from error
 
     @property
     def num_rows(self) -> int:
@@ -153,6 +151,7 @@ class PartSource(FileColumns):
         """
         first, *others = self.files
         schema = self._schemas[first]
+        types = dict(zip(schema.names, schema.types, strict=True))
         for path in others:
             other = self._schemas[path]
             if set(other.names) != set(schema.names):
@@ -160,10 +159,7 @@ class PartSource(FileColumns):
                     f"{self._names[path]} has the columns {', '.join(other.names)}, but {self._names[first]} has "
                     f"{', '.join(schema.names)}; all parts need the same columns"
                 )
-        types = dict(zip(schema.names, schema.types, strict=True))
-        for path in others:
-            for name, there in types.items():
-                types[name] = self._common_type(path, name, there)
+            types = {name: self._common_type(path, name, there) for name, there in types.items()}
         return types
 
     def _common_type(self, path: Path, name: str, there: pa.DataType) -> pa.DataType:
@@ -194,19 +190,15 @@ class ParquetSource(PartSource):
             count = opened.metadata.row_group(group).num_rows
             if wanted.start < first + count and first < wanted.stop:
                 at = first
-                try:
+                with reading(f"{self._names[path]}, row group {group}"):
                     for batch in opened.iter_batches(rows, [group], names):
                         yield at, batch
                         at += batch.num_rows
-                except (pa.ArrowException, OSError) as error:
-                    raise UserError(f"{self._names[path]}, row group {group}: {one_line(error)}") from error
             first += count
 
     def _opened(self, path: Path) -> pyarrow.parquet.ParquetFile:
         check_regular(path)
-        try:
+        with reading(self._names[path]):
             opened = pyarrow.parquet.ParquetFile(path, buffer_size=_READ_AHEAD, pre_buffer=False)
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{self._names[path]}: {one_line(error)}") from error
         check_width(self._names[path], opened.metadata.num_columns)
         return opened

@@ -14,8 +14,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
+from gnnkit_import.passes import ALONE, WorkGroup
 from gnnkit_import.progress import Journal, ProgressReporter
-from gnnkit_import.work_group import ALONE, SequentialGroup, WorkGroup
 
 
 def check_pieces(dataset: Dataset, graph: Graph) -> None:
@@ -31,7 +31,7 @@ def check_pieces(dataset: Dataset, graph: Graph) -> None:
         with suppress(UserError):
             _compare(graph, pieces, ALONE, "the pieces give")
             if pieces.is_divided:
-                _compare(graph, pieces, SequentialGroup(3), "the stretches give")
+                _compare(graph, pieces, WorkGroup(3), "the stretches give")
 
 
 def _compare(graph: Graph, pieces: GraphPieces, group: WorkGroup, who: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import functools
 import itertools
 import json
@@ -13,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,23 +23,20 @@ import pytest
 from gnnkit_formats.edges import EdgeFolder
 from gnnkit_formats.pieces import Room
 from gnnkit_import import cut as import_store
-from gnnkit_import import graph as importing_graph
 from gnnkit_import import job as job_module
 from gnnkit_import import run as entry
-from gnnkit_import.scatter import scatter_edges
 
 import gnnkit
-from gnnkit.__main__ import main
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import Order, dispatch
-from gnnkit.launch.group import RankError
+from gnnkit.jobs import Order, check
+from gnnkit.launch.processes import RankError
 from gnnkit.partition import Grid
 from tests.cases import exhaustive, few, pairwise
-from tests.folders import digests_of, graphar_folder, graphbolt_folder, ogb, saint
-from tests.forked import Forked, forked
+from tests.folders import digests_of, graphbolt_folder, ogb
+from tests.forked import forked
 from tests.runs import BARE
 from tests.waiting import NEVER
 
@@ -221,82 +216,13 @@ def test_an_importer_that_dies_ends_the_others_and_the_same_command_goes_on(
     assert made(tmp_path / "store") == usual
 
 
-@contextlib.contextmanager
-def outside(data: Path, folder: Path, rank: int, *overrides: str) -> Iterator[Forked]:
-    """Starts a rank as a batch system does. The rank starts processes by itself."""
-    command = ["job=import", "dataset=edges", f"dataset.root={data}", "workers=3", "strategy=individual_sample"]
-    command += ["cache=false", f"memory={SEVERAL}", *overrides]
-
-    def work() -> None:
-        os.environ.update(RANK=str(rank), WORLD_SIZE="3")
-        raise SystemExit(contextvars.Context().run(main, command))
-
-    folder.mkdir()
-    with forked(work, folder) as program:
-        yield program
-
-
-def together(data: Path, folder: Path, keys: list[list[str]]) -> list[tuple[int | None, str]]:
-    """Runs three ranks. Returns the exit code of each, and what it has printed."""
-    with contextlib.ExitStack() as stack:
-        ranks = [stack.enter_context(outside(data, folder / f"rank{rank}", rank, *keys[rank])) for rank in range(3)]
-        return [rank.ended() for rank in ranks]
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@few("symmetrize", ["false", "true"], default=["true"])
-def test_ranks_from_outside_write_the_same_store_together(symmetrize: str, tmp_path: Path) -> None:
-    data, keys = tables(tmp_path / "data"), [f"dataset.symmetrize={symmetrize}", f"output={tmp_path / 'store'}"]
-    ended = together(data, tmp_path, [keys] * 3)
-    assert [code for code, _ in ended] == [0, 0, 0], ended
-    assert ("in 3 processes" in ended[0][1], [told for _, told in ended[1:]]) == (True, ["", ""])
-    dataset = {"name": "edges", "root": str(data), "symmetrize": symmetrize == "true"}
-    run("import", data, tmp_path / "alone", dataset=dataset, workers=3)
-    assert made(tmp_path / "store") == made(tmp_path / "alone")
-    assert {path.name for path in tmp_path.iterdir()} == {"data", "store", "alone", "rank0", "rank1", "rank2"}
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_the_records_remain_until_a_slow_rank_has_opened_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def scatter(*arguments: Any) -> None:
-        scatter_edges(*arguments)
-        time.sleep(2 if os.environ["RANK"] == "1" else 0)
-
-    monkeypatch.setattr(importing_graph, "scatter_edges", scatter)
-    keys = ["dataset.symmetrize=true", f"output={tmp_path / 'store'}"]
-    ended = together(tables(tmp_path / "data"), tmp_path, [keys] * 3)
-    assert [code for code, _ in ended] == [0, 0, 0], ended
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_ranks_with_other_keys_or_without_a_folder_are_refused(tmp_path: Path) -> None:
-    data, keys = tables(tmp_path / "data"), ["dataset.symmetrize=true", f"output={tmp_path / 'store'}"]
-    ended = together(data, tmp_path, [["dataset.symmetrize=false", keys[1]], keys, keys])
-    wanted = "3 processes import together, but with different keys or files"
-    assert all(wanted in told for _, told in ended), ended
-    with outside(data, tmp_path / "alone", 1) as alone:
-        assert "job=import on externally started ranks needs output=FOLDER" in alone.ended()[1]
-
-
 def ogb_folder(folder: Path) -> dict[str, Any]:
     return {"name": "ogb", "root": str(ogb(folder / "ogbn_arxiv")), "symmetrize": True}
-
-
-def saint_folder(folder: Path) -> dict[str, Any]:
-    return {"name": "graphsaint", "root": str(saint(folder / "saint"))}
 
 
 def graphbolt(folder: Path) -> dict[str, Any]:
     graphbolt_folder(folder / "bolt", np.random.default_rng(0))
     return {"name": "graphbolt", "root": str(folder / "bolt"), "symmetrize": True}
-
-
-def graphar(folder: Path) -> dict[str, Any]:
-    graphar_folder(folder / "films", np.random.default_rng(0))
-    return {"name": "graphar", "root": str(folder / "films"), "symmetrize": False}
 
 
 def saved(folder: Path) -> dict[str, Any]:
@@ -305,7 +231,7 @@ def saved(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@few("form", [ogb_folder, saint_folder, graphbolt, graphar, saved], default=(ogb_folder,))
+@few("form", [ogb_folder, graphbolt, saved], default=(ogb_folder,))
 def test_other_data_sets_are_imported_to_the_same_store(form: Callable[[Path], dict[str, Any]], tmp_path: Path) -> None:
     dataset = form(tmp_path)
     keys: dict[str, Any] = {"dataset": dataset, "workers": 2, "partition": "hash", "cache": False}
@@ -436,7 +362,6 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
         ("run_import", 600, "labels.npy"),
         ("run_import", 2000, "weight.records"),
         ("run_import", 3000, "src.read"),
-        ("importer", 300, "progress.json"),
         ("importer", 1000, "dst.records"),
         ("_write_import", 200, "inputs.json"),
         ("_write_import", 500, "labels.npy"),
@@ -505,9 +430,19 @@ def test_what_an_import_does_not_do_is_refused(message: str, overrides: list[str
     data = [] if overrides[0].startswith("dataset=") else ["dataset=edges", f"dataset.root={tmp_path}"]
     order = Order(settle(compose(["job=import", "strategy=auto", *data, *overrides])))
     with pytest.raises(UserError) as raised:
-        dispatch.check(order)
+        check(order)
     told = message.format(s=order.settings, data=f"dataset={order.settings.dataset.name}")
     assert str(raised.value) == told
+
+
+@pytest.mark.slow
+def test_warnings_about_tables_are_printed_once_as_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "edges.csv").write_text("src,dst,time\n0,1,3\n1,0,4\n")
+    (tmp_path / "nodes.csv").write_text("id,x,label,split\n0,1.5,0,train\n1,2.5,1,train\n")
+    run("import", tmp_path, tmp_path / "store")
+    told = capfd.readouterr().err
+    assert told.count("gnnkit: warning: dataset=edges: edges.csv: 'time' is the time of each row") == 1
+    assert "UserWarning" not in told
 
 
 @pytest.mark.slow

@@ -26,13 +26,13 @@ from gnnkit_formats.pieces import WHOLE, Room, TableShare
 from gnnkit_import import csv_source, sources
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
+from gnnkit_import.passes import ALONE, WorkGroup
 from gnnkit_import.progress import Journal, ProgressReporter
 from gnnkit_import.run import ForkedGroup
-from gnnkit_import.work_group import ALONE, SequentialGroup, WorkGroup
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.graph.ids import IdTable
+from gnnkit.graph.cells import IdTable
 from gnnkit.launch.watchdog import Patience
 from tests.cases import exhaustive, few
 from tests.folders import digests_of
@@ -243,7 +243,7 @@ def test_an_import_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> N
 @few("seed", range(18), default=[0, 1, 2, 3, 6, 7])
 def test_any_number_of_processes_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
     room = Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, None][seed % 4])
-    check(tmp_path / "data", tmp_path, seed, room, SequentialGroup([2, 3, 8][seed % 3]))
+    check(tmp_path / "data", tmp_path, seed, room, WorkGroup([2, 3, 8][seed % 3]))
     still_open = [os.path.realpath(f"/dev/fd/{file}") for file in os.listdir("/dev/fd")]
     assert not [path for path in still_open if path.startswith(str(tmp_path))]
 
@@ -284,7 +284,7 @@ def test_several_processes_tell_of_the_row_that_one_process_tells_of(
     columns = {"src": np.arange(100), "dst": np.arange(100), "weight": np.ones(100), **column}
     write_edges(tmp_path, form, columns)
     told = []
-    for group in (ALONE, SequentialGroup(3), SequentialGroup(7)):
+    for group in (ALONE, WorkGroup(3), WorkGroup(7)):
         with pytest.raises(UserError, match=r"row 7[01]") as raised:
             imported(tmp_path, tmp_path / f"work {group.size}", TINY, group, num_nodes=100)
         told.append(str(raised.value))
@@ -364,7 +364,7 @@ def test_many_imports_write_the_bytes_of_the_graph(tmp_path: Path) -> None:
             work,
             seed,
             Room(1 << 26, [1, 2, 8][seed % 3], bucket=[1, 7, 50, None][seed % 4]),
-            SequentialGroup([1, 2, 5][seed % 3]),
+            WorkGroup([1, 2, 5][seed % 3]),
         )
 
 
@@ -392,10 +392,10 @@ def writes_of(folder: Path, work: Path, room: Room, **options: Any) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [ALONE, exhaustive(SequentialGroup(3))], ids=["alone", "three processes"])
+@pytest.mark.parametrize("group", [ALONE, exhaustive(WorkGroup(3))], ids=["alone", "three processes"])
 @few("seed", [4, 13], default=[4])
 def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, group: WorkGroup, tmp_path: Path) -> None:
-    folder, room = tmp_path / "data", Room(1 << 26, 1, commit=0.0, bucket=20)
+    folder, room = tmp_path / "data", Room(1 << 26, 1, bucket=20)
     options = {**random_folder(folder, seed), "group": group}
     total = writes_of(folder, tmp_path / "whole", room, **options)
     expected = digests_of(tmp_path / "whole/graph")
@@ -430,7 +430,7 @@ def test_an_import_goes_on_wherever_it_was_killed(size: int, symmetrize: bool, t
     rng, folder = np.random.default_rng(0), tmp_path / "data"
     folder.mkdir()
     write_edges(folder, "parquet", {"src": rng.integers(0, 99, 3000), "dst": rng.integers(0, 99, 3000)})
-    room, options = Room(1 << 26, 1, commit=0.0, bucket=200), {"num_nodes": 99, "symmetrize": symmetrize}
+    room, options = Room(1 << 26, 1, bucket=200), {"num_nodes": 99, "symmetrize": symmetrize}
     expected = digests_of(saved(folder, tmp_path / "saved", **options))
     kills, work = 0, tmp_path / "work"
     while not (work / "graph/meta.json").exists():
@@ -438,7 +438,7 @@ def test_an_import_goes_on_wherever_it_was_killed(size: int, symmetrize: bool, t
             known = journals_of(work)
             while child.process.is_alive() and journals_of(work) == known:
                 time.sleep(0.001)
-            child.process.join(float(rng.uniform(0, 0.02)) + 0.01 * kills)
+            child.process.join(float(rng.uniform(0, 0.01)) + 0.004 * kills)
             kills += child.process.is_alive()
             child.process.kill()
     imported(folder, work, room, group, **options)
@@ -640,7 +640,7 @@ def test_a_column_has_the_type_that_the_whole_csv_has(
     assert csv_source.CsvSource([path], tmp_path, {}).types() == whole
 
 
-@pytest.mark.parametrize("group", [ALONE, SequentialGroup(3)])
+@pytest.mark.parametrize("group", [ALONE, WorkGroup(3)])
 def test_the_last_name_of_a_header_stands_for_all_further_cells(group: WorkGroup, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     rows = "".join(f"{row % 7},{row % 5},{row},{row % 2},{row / 8},-1\n" for row in range(60))

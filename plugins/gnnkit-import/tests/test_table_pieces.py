@@ -66,7 +66,7 @@ def test_a_record_that_another_program_has_cut_is_named(tmp_path: Path) -> None:
     file.write(np.arange(4), 0)
     assert file.read((4,), np.int64, 0).tolist() == [0, 1, 2, 3]
     os.truncate(tmp_path / "x.records", 20)
-    with pytest.raises(UserError, match=r"x\.records has no 12 bytes at 20: it was changed by another program"):
+    with pytest.raises(UserError, match=r"x\.records has no 16 bytes at 16: it was changed by another program"):
         file.read((4,), np.int64, 0)
     file.close()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gnnkit_plan.feature_checks import has_few_rows
+from gnnkit_plan.feature_checks import has_classes, has_few_rows
 from gnnkit_plan.init import MACRO, MAX_EPOCHS, PATIENCE, Searched
 
 from gnnkit import config, plugins
@@ -24,18 +24,17 @@ from gnnkit.config import keys
 from gnnkit.config.settings import Choice, Settings, settle, with_choice
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
-from gnnkit.jobs import dispatch
+from gnnkit.jobs import preload, start
 from gnnkit.jobs.order import Order
-from gnnkit.launch.group import RankError
-from gnnkit.launch.phases import say
-from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.processes import RankError, run_in_child
+from gnnkit.launch.progress import say
 from gnnkit.launch.signals import if_forced
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.inputs import nonzero_share
 from gnnkit.prepare.transform import is_table
 from gnnkit.task import NodeTask, Task
-from gnnkit.training.chance import skill
-from gnnkit.utils.documents import read_json
+from gnnkit.training.monitor import skill
+from gnnkit.utils.documents import read_json, read_yaml
 from gnnkit.utils.ranges import one_line
 from gnnkit_init import baselines, pruning
 
@@ -50,65 +49,14 @@ _START, _EPOCH, _RATE = 2.0, 0.02, 2e10
 _AGREE = 0.25  # excess over chance of the edges within classes, from which labels and learned rows come first
 _DEVIATIONS = 3  # standard errors above which a correlation is not by chance
 Keys = Mapping[str, Any]  # values by configuration key
-BOOSTING: Keys = {"model": baselines.NAME}
-
-# Winners among 20 configurations on public and generated graphs. Dropout 0.2 wins where
-# neighbours carry little information. Bags of words need more than 0.5.
-_GCN: Keys = {"model": "gcn", "model.hidden": 64, "model.dropout": 0.5, "trainer.weight_decay": 5e-4}
-_SAGE: Keys = {**_GCN, "model": "sage"}
-_GAT: Keys = {"model": "gat", "model.hidden": 8, "model.dropout": 0.6, "trainer.weight_decay": 5e-4}
-_GINE: Keys = {**_GCN, "model": "gine"}  # reads edge features
-_SHY: Keys = {"model.dropout": 0.8, "trainer.weight_decay": 1e-3}
-_ROW: Keys = {"features.scale": "row"}
-_LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # for graphs whose structure is more informative than the columns
-_LEARNED_BY_TYPE: Keys = {"model": "rgcn", "types": "read", "inputs": "learned", "trainer.weight_decay": 0}
+# Read from YAML, with the reasons.
+_DATA = read_yaml(Path(__file__).with_name("candidates.yaml"))
+CONFIGURATIONS: dict[str, Keys] = _DATA["configurations"]
+LISTS = {name: tuple(CONFIGURATIONS[entry] for entry in entries) for name, entries in _DATA["lists"].items()}
 _ABSOLUTE: Keys = {"task.loss": "absolute"}
+_LOGARITHM: Keys = {**_ABSOLUTE, "task.scale": "log"}
 _LOSSES = {"val_mae": _ABSOLUTE, MACRO: {"task.class_weights": "balanced"}}  # of boosting, by figure
-_LOGARITHM: Keys = {"task.loss": "absolute", "task.scale": "log"}
-_PLAIN: Keys = {"model": "gcn"}  # what is trained without job=init
-_ALONE: Keys = {**_SAGE, "model.aggregator": "none"}
-_SKIPS: tuple[Keys, ...] = tuple({"model": model, "model.skip": True} for model in ("gcn", "sage"))
-_LABELS: Keys = {**_SAGE, "label_inputs": 0.5}
-_RELATIONS: tuple[Keys, ...] = tuple(
-    {"model": model, "types": "read", "trainer.weight_decay": decay}
-    for model, decay in (("rgat", 5e-4), ("rgcn", 0), ("hgt", 0), ("rgcn", 5e-4))
-)
-_TABLE: tuple[Keys, ...] = (
-    _SAGE,
-    _LABELS,
-    _GCN,
-    _LEARNED,
-    {**_SAGE, "model.dropout": 0.2},
-    {**_SAGE, "model.num_layers": 3},
-    {**_SAGE, "model.norm": "batch"},
-    _GAT,
-    {**_GCN, "model.norm": "batch"},
-    {**_SAGE, "model.hidden": 256, "trainer.weight_decay": 0},
-)
-_WORDS: tuple[Keys, ...] = (
-    {**_GCN, **_ROW},
-    {**_SAGE, **_ROW},
-    _GCN,
-    {**_GCN, **_SHY, **_ROW},
-    {**_LABELS, **_ROW},
-    {**_GCN, "trainer.weight_decay": 0},
-    {**_GAT, **_ROW},
-    _SAGE,
-    _GAT,
-)
-
-
 _FEW = 0.2  # share of non-zeros below which rows are normalised first
-_COUNTS: tuple[Keys, ...] = (  # for dense word counts
-    _GCN,
-    {**_GCN, "trainer.weight_decay": 0},
-    {**_SAGE, **_ROW},
-    _LABELS,
-    _GAT,
-    {**_GCN, "model.dropout": 0.8},
-    _SAGE,
-    {**_GCN, **_ROW},
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +91,7 @@ class Trials:
     num_planned: int
     why_ended: str = ""
     constant: float | None = None  # the best constant prediction's score
-    num_validated: int = 0  # nodes. 0: unknown
+    num_validated: int = 0  # rows that a score rests on. 0: unknown
 
     @property
     def best(self) -> Trial | None:
@@ -206,7 +154,7 @@ class Trials:
             return f"the graph helps: {scores}"
         if self._is_better(alone, best):
             return f"the graph does not help: {scores}"
-        noise = f"the difference is within the noise of {self.num_validated:,} validation nodes, or the test disagrees"
+        noise = f"the difference is within the noise of {self.num_validated:,} validation rows, or the test disagrees"
         return f"it is not clear whether the graph helps: {scores}: {noise}"
 
     @property
@@ -232,9 +180,8 @@ class Trials:
         criterion += ", as classes are uneven" if self.figure != self.task.progress else ""
         lines = [f"{'val':>7} {'test':>7} {'epochs':>6} {'s':>6}  {criterion}"]
         for trial in self._ordered:
-            numbers = " ".join(
-                "-".rjust(7) if value is None else f"{value:7.4f}" for value in (trial.score, trial.test)
-            )
+            scores = (trial.score, trial.test)
+            numbers = " ".join("-".rjust(7) if score is None else f"{score:7.4f}" for score in scores)
             lines.append(
                 f"{numbers} {trial.epochs:6d} {trial.seconds:6.1f}  {' '.join([trial.title, trial.remark]).strip()}"
             )
@@ -285,10 +232,8 @@ def compare(
         figure: The validation metric that selects the best. If None, the task's.
         both_directions: Whether reverse edges may be added or left out.
     """
-    one_way = values.get("dataset.symmetrize") is True
-    graphs: dict[bool, Callable[[], Graph]] = {False: lambda: graph}
-    if both_directions:
-        graphs[True] = graph.symmetrize
+    symmetric = both_directions and values.get("dataset.symmetrize") is True
+    usual, other = (graph.symmetrize(), lambda: graph) if symmetric else (graph, graph.symmetrize)
     base_keys = {
         key: value
         for key, value in values.items()
@@ -297,12 +242,20 @@ def compare(
     configs = candidates(graph, values.get("inputs", "features"), values["task"])
     if figure is not None:
         configs = (configs[0], {**configs[0], "task.class_weights": "balanced"}, *configs[1:])
-    trials = run(settings, graphs, base_keys, configs, one_way and both_directions, figure)
+    trials = run(settings, usual, base_keys, configs, figure, symmetric, other if both_directions else None)
     assert isinstance(trials.task, NodeTask), "trials support only tasks with labels"
     rows = trials.task.read_rows(graph)
-    num_validated = int(np.count_nonzero(rows.labelled & (rows.split == Split.VAL)))
     constant = baselines.measure_constant(rows, trials.task, trials.figure)
-    return replace(trials, constant=constant, num_validated=num_validated)
+    return replace(trials, constant=constant, num_validated=_num_validated(rows, trials.figure))
+
+
+def _num_validated(rows: Graph, figure: str) -> int:
+    """Returns how many validation rows a score rests on: all, or the rarest class."""
+    labels = rows.labels[rows.labelled & (rows.split == Split.VAL)]
+    if figure not in ("val_average_precision", "val_roc_auc") or not has_classes(rows):
+        return len(labels)
+    sizes = np.bincount(labels)
+    return int(sizes[sizes > 0].min(initial=len(labels)))
 
 
 def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> tuple[Keys, ...]:
@@ -314,28 +267,28 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
         task: The task's name. Labels are inputs of node classification only.
     """
     from_columns = inputs == "features"
-    words = _WORDS if from_columns and nonzero_share(graph.features) < _FEW else _COUNTS
-    keys_to_try = _TABLE if not from_columns or is_table(graph) else words
-    unread = set() if from_columns else {"inputs", "label_inputs"}
-    if task != "node_classification" or len(graph.schema.node_types) > 1:
-        unread.add("label_inputs")
-    keys_to_try = tuple(config for config in keys_to_try if not unread & config.keys())
+    words = "words" if from_columns and nonzero_share(graph.features) < _FEW else "counts"
+    keys_to_try = LISTS["table" if not from_columns or is_table(graph) else words]
+    has_labels = from_columns and task == "node_classification" and len(graph.schema.node_types) == 1
+    unread = {"inputs": not from_columns, "label_inputs": not has_labels}
+    keys_to_try = tuple(config for config in keys_to_try if not any(unread.get(key) for key in config))
     if graph.edge_features is not None:
-        keys_to_try = (keys_to_try[0], _GINE, *keys_to_try[1:])
-    if _of_edges(task) and from_columns:  # an edge's label depends on who is at its ends
-        keys_to_try = (_LEARNED, *(config for config in keys_to_try if config is not _LEARNED))
+        keys_to_try = (keys_to_try[0], CONFIGURATIONS["gine"], *keys_to_try[1:])
+    if _of_edges(task) and inputs != "degree":
+        ends = CONFIGURATIONS["ends"]
+        keys_to_try = (ends, keys_to_try[0], {**ends, "model": "gcn"}, *keys_to_try[1:])
     if from_columns and (degree := _degree(graph)):
         keys_to_try = (keys_to_try[0], {**keys_to_try[0], **degree}, *keys_to_try[1:])
     configs = _with_types(graph, from_columns, keys_to_try)
-    configs = _for_numbers(configs) if task.endswith("regression") else configs
-    first = {**_PLAIN, "types": "ignore"} if graph.schema.several else _PLAIN
-    return configs if graph.num_relations > 1 else (first, *configs)
-
-
-def _for_numbers(configs: tuple[Keys, ...]) -> tuple[Keys, ...]:
-    """Puts first the losses on numbers and their logarithms, without dropout."""
+    types = {"types": "ignore"} if graph.schema.several else {}
+    plain: tuple[Keys, ...] = () if graph.num_relations > 1 else ({**CONFIGURATIONS["plain"], **types},)
+    if not task.endswith("regression"):
+        return (*plain, *configs)
+    if _of_edges(task):  # later trials take the first one's loss
+        first, second, *rest = (*plain, *configs)
+        return ({**first, **_ABSOLUTE}, second, {**second, **_LOGARITHM}, *rest)
     first, second = ({**candidate, "model.dropout": 0} for candidate in configs[:2])
-    return ({**first, **_ABSOLUTE}, {**first, **_LOGARITHM}, second, *configs)
+    return (*plain, {**first, **_ABSOLUTE}, {**first, **_LOGARITHM}, second, *configs)
 
 
 def _of_edges(task: str) -> bool:
@@ -343,7 +296,7 @@ def _of_edges(task: str) -> bool:
 
 
 def _has_classes(graph: Graph) -> bool:
-    return graph.labels.ndim == 1 and graph.labels.dtype.kind != "f"
+    return graph.labels.ndim == 1 and graph.labels.dtype.kind != "f" and bool(graph.labelled.any())
 
 
 def _degree(graph: Graph) -> Keys:
@@ -376,31 +329,31 @@ def _agree(graph: Graph) -> bool:
 
 def _with_types(graph: Graph, from_columns: bool, keys_to_try: tuple[Keys, ...]) -> tuple[Keys, ...]:
     """Adds models of types, and puts first what rows and neighbours suggest."""
-    relations: tuple[Keys, ...] = _RELATIONS if graph.num_relations > 1 else ()
-    by_type, first = (_LEARNED_BY_TYPE,) * bool(relations), tuple[Keys, ...]()
+    relations, learned = LISTS["relations"] if graph.num_relations > 1 else (), CONFIGURATIONS["learned"]
+    by_type, first = (CONFIGURATIONS["learned by type"],) * bool(relations), tuple[Keys, ...]()
     if not from_columns:
         by_type = ()
     elif has_few_rows(graph.features):
-        first, by_type = (*by_type, _LEARNED), ()
-        keys_to_try = tuple(config for config in keys_to_try if config is not _LEARNED)
+        first, by_type = (*by_type, learned), ()
+        keys_to_try = tuple(config for config in keys_to_try if config != learned)
     if not _agree(graph) and _has_classes(graph) and from_columns:
-        keys_to_try = (*({**keys_to_try[0], **skip} for skip in _SKIPS), *keys_to_try)
+        keys_to_try = (*({**keys_to_try[0], **skip} for skip in LISTS["skips"]), *keys_to_try)
     elif _agree(graph):
-        promising = [config for config in keys_to_try if config is _LEARNED or "label_inputs" in config]
+        promising = [config for config in keys_to_try if config == learned or "label_inputs" in config]
         keys_to_try = (*promising, *(config for config in keys_to_try if config not in promising))
     configs = (*first, *relations, *by_type, *keys_to_try)
-    if not graph.schema.several:
-        return configs
-    return tuple(config if "types" in config else {**config, "types": "ignore"} for config in configs)
+    types: Keys = {"types": "ignore"} if graph.schema.several else {}
+    return tuple({**config, **types, **config} for config in configs)  # a configuration's own types last
 
 
 def run(
     settings: Settings,
-    graphs: Mapping[bool, Callable[[], Graph]],
+    graph: Graph,
     base_keys: Keys,
     configs: tuple[Keys, ...],
-    usual: bool,
     figure: str | None = None,
+    symmetric: bool = False,
+    other: Callable[[], Graph] | None = None,
 ) -> Trials:
     """Trains each configuration in its own process until the work is used up.
 
@@ -412,45 +365,44 @@ def run(
 
     Args:
         settings: The configuration of job=init.
-        graphs: Make the training graph with (True) and without reverse edges.
+        graph: The training graph.
         base_keys: Keys of all trials.
         configs: The configurations, in order, the first of which is followed by the
             baselines. Those after the losses and class weights take the best of these.
-        usual: Whether trials use reverse edges. If both graphs are available, the best
-            configuration is also tried on the other one.
         figure: The validation metric that stops trials and selects the best. If None,
             the task's.
+        symmetric: Whether reverse edges were added to the graph.
+        other: Makes the graph with reverse edges, or the one without, on which the best
+            configuration is also tried. If None, it is not.
     """
     budget, trials = 60 * settings.job_keys.init.minutes, list[Trial]()
     task: Task = _settings(settings, base_keys, {}, MAX_EPOCHS).task.create()
     figure = figure or task.progress
     base_keys = {**base_keys, "trainer.monitor": figure}
-    made_graphs = {usual: graphs[usual]()}
-    reads_columns = _of_edges(base_keys["task"]) or base_keys.get("inputs", "features") == "features"
-    to_compare = _baselines(made_graphs[usual], figure, base_keys["task"]) if reads_columns else []
-    count, end_reason = len(configs) + len(to_compare) + ((not usual) in graphs), ""
+    inputs = base_keys.get("inputs", "features")
+    reads_columns = _of_edges(base_keys["task"]) or inputs == "features"
+    to_compare = _baselines(graph, figure, base_keys["task"], inputs) if reads_columns else []
+    count, end_reason = len(configs) + len(to_compare) + (other is not None), ""
 
     def so_far() -> Trials:
         return Trials(task, figure, tuple(trials), count, end_reason)
 
-    def upcoming() -> Iterator[tuple[Keys, bool, str]]:
-        yield configs[0], usual, ""
-        yield from ((keys_of, usual, reads) for keys_of, reads in to_compare)
-        yield from ((_with_task(candidate, so_far().best_network), usual, "") for candidate in configs[1:])
+    def upcoming() -> Iterator[tuple[Keys, Graph, str]]:
+        yield configs[0], graph, ""
+        for candidate, reads in (*to_compare, *((candidate, "") for candidate in configs[1:])):
+            yield _with_task(candidate, so_far().best_network), graph, reads
         best = so_far().best
-        if (not usual) in graphs and best is not None:
-            yield {**best.keys, "dataset.symmetrize": not usual}, not usual, best.baseline
+        if other is not None and best is not None:
+            yield {**best.keys, "dataset.symmetrize": not symmetric}, other(), best.baseline
 
     try:
-        for candidate, symmetric, reads in upcoming():
+        for candidate, trained_graph, reads in upcoming():
             used_work = sum(trial.work for trial in trials)
             if trials and trials[-1].work * _LEAST > budget - used_work:
                 end_reason = f"init.minutes={settings.job_keys.init.minutes:g} allows no more"
                 break
-            if symmetric not in made_graphs:
-                made_graphs[symmetric] = graphs[symmetric]()
             work = max(min(budget - used_work, budget * _MOST), _START)
-            last = _try(settings, made_graphs[symmetric], figure, base_keys, candidate, work, reads, trials)
+            last = _try(settings, trained_graph, figure, base_keys, candidate, work, reads, trials)
             trials.append(last)
             score = last.remark if last.score is None else f"{figure} {last.score:.4f}"
             share = f"{min((used_work + last.work) / budget, 1):.0%} of the work of init.minutes"
@@ -463,21 +415,26 @@ def run(
 
 def _with_task(candidate: Keys, best: Trial | None) -> Keys:
     """Adds the best trial's loss and weights, unless the candidate has others."""
-    keys_of = {} if best is None else best.keys
-    task = {key: value for key, value in keys_of.items() if key.startswith("task.")}
-    return candidate if any(key.startswith("task.") for key in candidate) else {**candidate, **task}
+    task = {key: value for key, value in (best.keys if best else {}).items() if key.startswith("task.")}
+    return {**candidate, **task, **candidate}
 
 
-def _baselines(graph: Graph, figure: str, task: str = "node_classification") -> list[tuple[Keys, str]]:
+def _baselines(
+    graph: Graph, figure: str, task: str = "node_classification", inputs: str = "features"
+) -> list[tuple[Keys, str]]:
     """Lists the configurations to compare with, and what they read.
 
-    Boosting has the loss that suits the figure. Where labels depend on the degree, it
-    is a column of the trees that read neighbours, whose means they read, too.
+    Of labelled edges, it is the ends' columns, and who they are, in learned rows,
+    unless the user has chosen `inputs=degree`. Boosting has the loss that suits the
+    figure. Where labels depend on the degree, it is a column of the trees that read
+    neighbours, whose means they read, too.
     """
     types: Keys = {"types": "ignore"} if graph.schema.several else {}
-    alone, trees = {**_ALONE, **types}, {**BOOSTING, **types, **_LOSSES.get(figure, {})}
+    alone = {**CONFIGURATIONS["alone"], **types}
+    trees = {**CONFIGURATIONS["boosting"], **types, **_LOSSES.get(figure, {})}
     if _of_edges(task):
-        return [(alone, NO_EDGES)]  # boosting reads nodes
+        rows = [alone] if inputs == "degree" else [alone, {**alone, **CONFIGURATIONS["ends"]}]
+        return [(configuration, NO_EDGES) for configuration in rows]  # boosting reads nodes
     if not baselines.is_installed():
         say(baselines.MISSING)
     elif not baselines.fits(graph):
@@ -529,7 +486,7 @@ def _try(
             if not reads and pruning.is_installed():
                 trial_settings = _with_pruner(trial_settings, figure, earlier, curve_file)
             order = Order(trial_settings, graph, folder=Path(folder) / "run")
-            dispatch.preload(order)
+            preload(order)
             log, patience = Path(folder) / "log", Patience.of(settings.timeout)
             figures = run_in_child(_figures, order, figure, log, always=True, patience=patience)
         except (UserError, RankError) as error:
@@ -597,6 +554,6 @@ def _figures(order: Order, figure: str, log: Path) -> dict[str, Any]:
     with log.open("wb") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
-    result = dispatch.start(order)
+    result = start(order)
     names = (figure, LOSS, _test_of(figure), "epochs", "stopped")
     return {name: result.get(name) for name in names}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from gnnkit_init import baselines, trials
-from gnnkit_init.trials import BOOSTING, COLUMNS, LABELS, MEANS, NO_EDGES, Trial, Trials
+from gnnkit_init.trials import COLUMNS, CONFIGURATIONS, LABELS, MEANS, NO_EDGES, Trial, Trials
 from gnnkit_plan import init
 
 from gnnkit.__main__ import main
@@ -25,8 +25,10 @@ def scored(best: float, alone: float, columns: float, means: float, test: float 
     tried = (
         Trial({"model": "sage"}, best, 1.0, best, 1, 1.0),
         Trial({"model": "gcn"}, alone, 1.0, alone, 1, 1.0, baseline=NO_EDGES),
-        Trial({**BOOSTING, "model.neighbours": False}, columns, 1.0, columns, 1, 1.0, baseline=COLUMNS),
-        Trial(BOOSTING, means, 1.0, means if test is None else test, 1, 1.0, baseline=MEANS),
+        Trial(
+            {**CONFIGURATIONS["boosting"], "model.neighbours": False}, columns, 1.0, columns, 1, 1.0, baseline=COLUMNS
+        ),
+        Trial(CONFIGURATIONS["boosting"], means, 1.0, means if test is None else test, 1, 1.0, baseline=MEANS),
     )
     return Trials(NodeClassification(), "val_accuracy", tried, 4)
 
@@ -77,7 +79,7 @@ def test_the_loss_of_boosting_suits_the_figure() -> None:
 def test_what_keeps_boosting_from_a_trial_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    graph, first = agreeing(), trials._ALONE
+    graph, first = agreeing(), trials.CONFIGURATIONS["alone"]
     monkeypatch.setattr(baselines, "is_installed", lambda: False)
     assert trials._baselines(graph, "val_accuracy") == [(first, NO_EDGES)]
     assert capsys.readouterr().out == f"{baselines.MISSING}\n"
@@ -115,9 +117,10 @@ def test_a_table_on_which_boosting_is_best_gets_boosting_with_the_figures_of_its
     split = (1 + np.arange(n) % 5 // 2).astype(np.int8)
     graph = Graph.from_edges(*rng.integers(0, n, (2, n)), n, features=rows, labels=labels, split=split)
     graph.save(tmp_path / "graph")
-    monkeypatch.setattr(trials, "_TABLE", ({"model": "sage", "model.hidden": 4}, {"model": "gcn", "model.hidden": 4}))
+    configurations = ({"model": "sage", "model.hidden": 4}, {"model": "gcn", "model.hidden": 4})
+    monkeypatch.setitem(trials.LISTS, "table", configurations)
     monkeypatch.setattr(trials, "MAX_EPOCHS", 10)
-    monkeypatch.setattr(trials, "BOOSTING", {"model": "boosting", "model.trees": 50})
+    monkeypatch.setitem(trials.CONFIGURATIONS, "boosting", {"model": "boosting", "model.trees": 50})
     quick = ["cache=false", "threads=1"]
     assert main(["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}/new", *quick]) == 0
     out = capsys.readouterr().out

@@ -67,7 +67,8 @@ def test_two_commands_make_a_good_model_of_a_table_with_flaws(
     data, new = tmp_path / "data", tmp_path / "new"
     write(data, flaws)
     monkeypatch.setattr(baselines, "is_installed", lambda: False)
-    for name, value in {"_TABLE": trials._TABLE[:1], "MAX_EPOCHS": 40, "PATIENCE": 15}.items():
+    monkeypatch.setitem(trials.LISTS, "table", trials.LISTS["table"][:1])
+    for name, value in {"MAX_EPOCHS": 40, "PATIENCE": 15}.items():
         monkeypatch.setattr(trials, name, value)
     assert main(["job=init", "dataset=edges", f"dataset.root={data}", f"output={new}", "init.minutes=9"]) == 0
     assert len((new / "trials.csv").read_text().splitlines()) == 1 + TRIALS[flaws]

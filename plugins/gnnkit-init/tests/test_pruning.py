@@ -70,8 +70,8 @@ def test_a_pruned_trial_is_never_best() -> None:
 def test_curves_of_complete_trials_prune_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
     planned: tuple[trials.Keys, ...] = ({"model": "sage"}, {"model": "sage"}, {"model": "gat", "trainer.lr": 1e-9})
-    monkeypatch.setattr(trials, "_TABLE", planned)
-    monkeypatch.setattr(trials, "_SKIPS", ())
+    monkeypatch.setitem(trials.LISTS, "table", planned)
+    monkeypatch.setitem(trials.LISTS, "skips", ())
     monkeypatch.setattr(trials, "MAX_EPOCHS", 12)
     monkeypatch.setattr(pruning, "WARMUP_EPOCHS", 3)
     monkeypatch.setattr(baselines, "is_installed", lambda: False)

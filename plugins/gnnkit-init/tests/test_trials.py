@@ -20,7 +20,7 @@ from gnnkit import config, plugins
 from gnnkit.__main__ import main
 from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
-from gnnkit.launch.group import RankError
+from gnnkit.launch.processes import RankError
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
 from tests.graphs import random_graph
@@ -65,14 +65,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     return make
 
 
-def run(*overrides: str, graphs: Any = None, usual: bool = False) -> Trials:
-    return trials.run(
-        asked(*overrides),
-        graphs or {False: lambda: "graph"},
-        {"task": "node_classification", "inputs": "degree"},
-        PLANNED,
-        usual,
-    )
+def run(*overrides: str, graph: Any = "graph", **options: Any) -> Trials:
+    return trials.run(asked(*overrides), graph, {"task": "node_classification", "inputs": "degree"}, PLANNED, **options)
 
 
 @pytest.mark.slow
@@ -117,7 +111,7 @@ def test_a_trial_whose_process_dies_is_a_row_without_a_score(monkeypatch: pytest
 
 def test_the_best_is_tried_without_the_reverse_edges_that_were_added(fake: Callable[..., list[Any]]) -> None:
     seen = fake(0.5, 0.7, 0.6, 0.3, 0.8)
-    found = run("init.minutes=60", graphs={True: lambda: "both", False: lambda: "one"}, usual=True)
+    found = run("init.minutes=60", graph="both", symmetric=True, other=lambda: "one")
     assert [graph for graph, *_ in seen] == ["both"] * 4 + ["one"]
     assert found.best is not None
     assert found.best.keys == {"model": "sage", "dataset.symmetrize": False}
@@ -232,7 +226,7 @@ def test_learned_rows_are_tried_beside_columns_and_leave_these_unread() -> None:
         )
     }
     assert "features.scale" not in written
-    assert "New nodes need a new run" in written["inputs"].why
+    assert "New nodes have none, and start from zeros" in written["inputs"].why
 
 
 def test_labels_and_edge_features_are_tried_where_a_model_can_read_them() -> None:
@@ -257,11 +251,37 @@ def test_labels_and_edge_features_are_tried_where_a_model_can_read_them() -> Non
     assert "predictions need the labels of training nodes" in choice.why
 
 
+@pytest.mark.parametrize("inputs", ["features", "learned"])
 @pytest.mark.parametrize("task", ["edge_classification", "edge_regression"])
-def test_labelled_edges_are_tried_with_learned_rows_first(task: str) -> None:
-    planned = trials.candidates(random_graph(), "features", task)
-    assert [keys["inputs"] for keys in planned[:3] if "inputs" in keys][:1] == ["learned"]
-    assert [keys for keys, _ in trials._baselines(random_graph(), "val_mae", task)] == [trials._ALONE]
+def test_labelled_edges_are_tried_with_small_learned_rows_after_the_plain_default(task: str, inputs: str) -> None:
+    graph = random_graph()
+    graph = replace(graph, labels=np.full(graph.num_nodes, -1), split=np.zeros(graph.num_nodes, np.int8))
+    plain, ends, *rest = trials.candidates(graph, inputs, task)
+    assert (plain["model"], ends) == ("gcn", trials.CONFIGURATIONS["ends"])
+    assert not any("model.skip" in keys for keys in rest)  # the nodes have no labels that neighbours could tell
+    losses = [(keys.get("task.loss"), keys.get("task.scale")) for keys in (plain, ends, *rest)]
+    numbers = [("absolute", None), (None, None), ("absolute", "log")]
+    assert losses[:3] == (numbers if task == "edge_regression" else [(None, None)] * 3)
+    assert set(losses[3:]) == {(None, None)}
+    assert len({str(sorted(keys.items())) for keys in (plain, ends, *rest)}) == len(losses)
+    alone, ends_alone = trials._baselines(graph, "val_mae", task)
+    assert alone == (trials.CONFIGURATIONS["alone"], trials.NO_EDGES)
+    assert ends_alone == ({**ends, "model.aggregator": "none"}, trials.NO_EDGES)
+
+
+@pytest.mark.parametrize("task", ["edge_classification", "edge_regression"])
+def test_degrees_that_the_user_chose_are_the_inputs_of_all_trials_of_edges(task: str) -> None:
+    compared_to = trials._baselines(random_graph(), "val_mae", task, "degree")
+    planned = [*trials.candidates(random_graph(), "degree", task), *(keys for keys, _ in compared_to)]
+    assert not any({"inputs", "embedding"} & keys.keys() for keys in planned)
+
+
+def test_the_model_without_edges_has_the_loss_of_the_model_with_edges(fake: Callable[..., list[Any]]) -> None:
+    seen = fake(5.0, 6.0, 4.0, *[9.0] * 20)
+    graph = Graph.from_edges(range(40), np.roll(range(40), 1), 40, edge_labels=np.arange(40.0))
+    compared(asked("init.minutes=60"), graph, "edge_regression")
+    assert {**trials.CONFIGURATIONS["alone"], "task.loss": "absolute"} in [keys for _, keys, _ in seen]
+    assert [keys.get("task.loss") for _, keys, _ in seen] == ["absolute"] * len(seen)
 
 
 @pytest.mark.slow
@@ -271,13 +291,13 @@ def test_models_of_labelled_edges_are_compared(tmp_path: Path, monkeypatch: pyte
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, 20, (2, 300))
     graph = Graph.from_edges(src, dst, 20, features=rng.normal(size=(20, 2)), edge_labels=(src < 5).astype(int))
-    monkeypatch.setattr(trials, "_TABLE", ({"model": "sage", "model.hidden": 8},))
+    monkeypatch.setitem(trials.LISTS, "table", ({"model": "sage", "model.hidden": 8},))
     monkeypatch.setattr(trials, "MAX_EPOCHS", 5)
     choices, tested = init.by_evidence(asked("init.minutes=1"), graph)
     assert tested is not None
     assert {choice.key: choice.value for choice in choices}["task"] == "edge_classification"
     assert "with edges" in tested.summary[-1]
-    assert tested.table.count(b"without edges") == 1
+    assert tested.table.count(b"without edges") == 2
 
 
 def test_what_is_not_tried_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,8 +339,10 @@ def test_what_the_best_trial_had_is_what_the_files_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(baselines, "is_installed", lambda: False)
-    monkeypatch.setattr(trials, "_TABLE", ({"model": "sage", "model.hidden": 8}, {"model": "gcn", "model.hidden": 7}))
-    monkeypatch.setattr(trials, "_SKIPS", ())
+    monkeypatch.setitem(
+        trials.LISTS, "table", ({"model": "sage", "model.hidden": 8}, {"model": "gcn", "model.hidden": 7})
+    )
+    monkeypatch.setitem(trials.LISTS, "skips", ())
     monkeypatch.setattr(trials, "MAX_EPOCHS", 5)
     random_graph().save(tmp_path / "graph")
     command = ["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}/new"]

@@ -29,7 +29,7 @@ class Adaptive(RowExchange):
             max_age: Number of epochs after which a block is sent anyway, at least 1.
         """
         self.variation = real("exchange.variation", variation, 0)
-        self.max_age = whole("exchange.max_age", max_age, 1, MAX_COUNT)
+        self.max_age = whole("exchange.options.max_age", max_age, 1, MAX_COUNT)
         self.exact = variation == 0
 
     def costs(self) -> str:

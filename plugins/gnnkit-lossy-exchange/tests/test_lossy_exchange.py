@@ -144,5 +144,5 @@ def test_the_age_of_blocks_is_an_option() -> None:
     choice = settle(compose([*chosen, "exchange.options.max_age=4"])).exchange
     assert choice is not None
     assert choice.arguments == {"bits": 8, "variation": 0.1, "max_age": 4}
-    with pytest.raises(UserError, match=r"^exchange\.max_age=0 must be a whole number from 1"):
+    with pytest.raises(UserError, match=r"^exchange\.options\.max_age=0 must be a whole number from 1"):
         Adaptive(max_age=0)

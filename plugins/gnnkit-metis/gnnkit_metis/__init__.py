@@ -124,7 +124,7 @@ def connected(csc: CSC) -> bool:
     reached = np.zeros(csc.num_nodes, bool)
     reached[0], border = True, np.array([0])
     while len(border):
-        ends = np.concatenate([csc.indices[csc.indptr[node] : csc.indptr[node + 1]] for node in border])
+        ends = csc.indices[csc.in_edges(border)[0]]
         border = np.unique(ends[~reached[ends]])
         reached[border] = True
     return bool(reached.all())

@@ -13,7 +13,7 @@ from gnnkit.__main__ import main
 from gnnkit.config import compose
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.partition import Balance, Grid, measure, node_weights
-from gnnkit.partition.contiguous import Contiguous
+from gnnkit.partition.by_id import Contiguous
 from gnnkit.testing import check_partitioner
 from tests.cases import exhaustive
 from tests.runs import within_process

@@ -4,48 +4,48 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import Annotated
 
 from gnnkit.config.settings import AUTO
 from gnnkit.config.settings.fields import Section
 from gnnkit.errors import UserError
-from gnnkit.jobs.dispatch import import_for_training
-from gnnkit.jobs.job import Job, OnRanks
+from gnnkit.jobs.job import Job, Run
 from gnnkit.jobs.order import Order
 from gnnkit.result.result import Result
 from gnnkit.utils.ranges import real
-
-if TYPE_CHECKING:
-    from gnnkit.jobs.rank_job import RankWork
 
 MAX_MINUTES = 1e5  # for trial runs
 INIT_CHOICES = ("task", "inputs", "threads")  # sections that job=init chooses unless they are named
 _INIT_READS = (*INIT_CHOICES, "dataset", "job", "output", "on_exists", "init", "cache", "seed")
 
 
-class Plan(OnRanks):
-    """job=plan: counts and times full-graph layouts, or runs sampled steps on ranks."""
+class Plan(Run):
+    """job=plan: counts full-graph layouts, and times a few."""
 
     name = "plan"
     reads_plan = True
     reads_rows = True
-    on_ranks = False
 
-    def rank_work(self, *, trains: bool) -> RankWork:
-        import_for_training()
-        from gnnkit_plan.trial_steps import plan_batches
-
-        return plan_batches
+    def check(self, order: Order) -> Order:
+        order = super().check(order)
+        strategy = order.settings.strategy
+        if not order.source.trains:
+            raise UserError(
+                f"job=plan counts steps of training, and model={order.source.name} is a program: run it, as result.json "
+                "has its words and bytes"
+            )
+        if strategy.name != AUTO and not order.settings.create_strategy().reads.all_edges:
+            raise UserError(
+                f"job=plan counts what steps of full graphs exchange, and strategy={strategy.name} has others: train with "
+                "trainer.max_epochs=2, which writes each worker's memory to workers.jsonl"
+            )
+        return order
 
     def work(self, order: Order) -> Result:
         from gnnkit_plan.plan import plan
 
-        if order.settings.strategy.name == AUTO or order.settings.create_strategy().reads.all_edges:
-            return plan(order)
-        result = super().work(order)
-        peaks = ", ".join(f"{peak / 2**20:,.1f}" for peak in result.get("memory", ()))
-        return replace(result, summary=Result("plan", {**result.figures, "memory": f"{peaks} MiB by rank"}).table())
+        return plan(order)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,12 @@ from gnnkit.graph import Graph
 from gnnkit.launch.progress import progress
 from gnnkit.partition.grid import Grid, make_grid, unequal_columns
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.prepare.assign import Cutter, format_grid, overrides
+from gnnkit.prepare.run_partition import Cutter, format_grid, overrides
 from gnnkit.utils.ranges import num_cores
 
 PARTITIONING_BUDGET = 2.0  # seconds for all partitioners, by their `auto_seconds`
 BORDER_SECONDS = 0.1  # approximate seconds per million edges for an improved border
 CHOSEN = "chosen"  # key of the configured layout in tables of layouts
-BESIDE = {"metis": 0.5, "tiles": 2.4}  # assignments listed beside the grids, with seconds per million edges
-MAX_BESIDE = 64  # workers above which tiles take long
 
 _BORDERS = ("none", "min_words", "cover", "min_words+cover")
 _GRIDS = ("1d", "1.5d", "2d", "3d")
@@ -58,47 +56,39 @@ def candidates(workers: int, names: Sequence[str], *, grids: bool) -> dict[str, 
     if grids:
         seen_shapes = {_shapes("1d", workers, None)}
         for spec in (*_GRIDS[1:], [1, 1, workers]):
-            shapes = _shapes(spec, workers, None)
-            if shapes in seen_shapes:
-                continue
-            seen_shapes.add(shapes)
-            on_grid = names if shapes[0].num_cells > 1 else names[:1]  # a single cell makes all alike
-            layouts |= {f"{name} {format_grid(spec)}": replace(layouts[name], grid=spec) for name in on_grid}
+            if (shapes := _shapes(spec, workers, None)) not in seen_shapes:
+                seen_shapes.add(shapes)
+                on_grid = names if shapes[0].num_cells > 1 else names[:1]  # a single cell makes all alike
+                layouts |= {f"{name} {format_grid(spec)}": replace(layouts[name], grid=spec) for name in on_grid}
     return layouts
 
 
-def measure_configured(settings: Settings, graph: Graph) -> Measured:
-    """Measures the configured layout, its node assignment on every grid, and `BESIDE`.
+def alternatives(settings: Settings) -> dict[str, PartitionSettings]:
+    """Returns the configured layout, the other grids, and the plain partitioners.
 
-    Grids that coincide are measured once. Names are values of `partition.grid`, or of
-    `partition`. Raises `UserError` if the configured layout is impossible, and omits
-    other impossible ones.
+    Grids have the configured node assignment, and the names of `partition.grid`. Grids
+    that coincide come once. Raises `UserError` for an impossible grid.
     """
-    section, workers, cutter = settings.partition, settings.workers, Cutter(graph, settings.workers)
-    measurements = {CHOSEN: _measure(cutter, section)}
-    by_shapes = {_shapes(section.grid, workers, section.replication): measurements[CHOSEN]}
+    section, workers = settings.partition, settings.workers
+    layouts = {CHOSEN: section}
+    seen_shapes = {_shapes(section.grid, workers, section.replication)}
     for spec in (*_GRIDS, [1, 1, workers]):
         replication = section.replication if spec == "1.5d" else None
-        with suppress(UserError):  # the grid does not support this assignment of nodes or edges
-            shapes = _shapes(spec, workers, replication)
-            if shapes not in by_shapes:
-                by_shapes[shapes] = _measure(cutter, replace(section, grid=spec, replication=replication))
-            measurements[format_grid(spec)] = by_shapes[shapes]
-    for name, seconds in BESIDE.items() if 1 < workers <= MAX_BESIDE else ():
-        with suppress(UserError):  # not installed
-            if name != section.nodes.name and seconds * graph.num_edges / 1e6 <= PARTITIONING_BUDGET:
-                beside = PartitionSettings(Choice("partition", name, {}), "1d", None, "none")
-                measurements[name] = _measure(cutter, beside)
-    return measurements
+        with suppress(UserError):  # the configured replication does not fit
+            if (shapes := _shapes(spec, workers, replication)) not in seen_shapes:
+                seen_shapes.add(shapes)
+                layouts[format_grid(spec)] = replace(section, grid=spec, replication=replication)
+    others = [name for name in auto_names() if name != section.nodes.name] if workers > 1 else []
+    return layouts | {name: PartitionSettings(Choice("partition", name, {}), "1d", None, "none") for name in others}
 
 
 def measure_candidates(settings: Settings, graph: Graph, sections: Candidates) -> Measured:
     """Measures the candidates that may be best.
 
     Each partitioner that is not slow is measured in its first layout. Borders and grids
-    follow for the partitioners with the fewest words and with the least work there,
-    borders only if the graph is not too large for them. Raises `UserError` if the only
-    candidate is impossible.
+    follow for the configured partitioner, or for those with the fewest words and with
+    the least work there, borders only if the graph is not too large for them. Layouts
+    that coincide come once. Raises `UserError` if the configured layout is impossible.
 
     Args:
         sections: The candidates, simplest first.
@@ -111,18 +101,22 @@ def measure_candidates(settings: Settings, graph: Graph, sections: Candidates) -
             if name not in measurements and section.nodes.name not in slow and selects(name, section):
                 progress(f"a look at {overrides(section)}")
                 try:
-                    measurements[name] = _measure(cutter, section)
+                    measurements[name] = measure(graph, cutter.cut(section), threads=num_cores())
                 except UserError:  # the grid does not support this node assignment
-                    if len(sections) == 1:
+                    if name == CHOSEN:
                         raise
 
     first = {section.nodes.name: name for name, section in reversed([*sections.items()])}
     add(lambda name, _: name in first.values())
-    best = {sections[name].nodes.name for name in _best_of(measurements)}
+    best = {sections[name].nodes.name for name in ([CHOSEN] if CHOSEN in sections else _best_of(measurements))}
     border = BORDER_SECONDS * graph.num_edges / 1e6 <= PARTITIONING_BUDGET
     add(lambda _, section: section.nodes.name in best and (border or section.border == "none"))
     add(lambda _, section: make_grid(section.grid, settings.workers, section.replication).num_cells == 1)
-    return {name: measurements[name] for name in sections if name in measurements}
+    names: dict[tuple[str, str, str], str] = {}  # by layout: unequal columns that need no fewer words are not used
+    for name in filter(measurements.__contains__, sections):
+        section = sections[name]
+        names.setdefault((section.nodes.name, section.border, measurements[name].partition.layout), name)
+    return {name: measurements[name] for name in names.values()}
 
 
 def _best_of(qualities: Measured) -> set[str]:
@@ -143,10 +137,6 @@ def words_of(quality: Quality) -> float:
 def work_of(quality: Quality) -> float:
     """Returns the words, edges and rows of the busiest rank, per column."""
     return float((quality.words + quality.num_held + quality.traffic.num_owned).max())
-
-
-def _measure(cutter: Cutter, section: PartitionSettings) -> Quality:
-    return measure(cutter.graph, cutter.cut(section), threads=num_cores())
 
 
 def slow_partitioners(sections: Candidates, num_edges: int) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,15 +21,13 @@ from gnnkit.config.settings import (
 )
 from gnnkit.errors import UserError
 from gnnkit.jobs.order import Order, write_configuration
-from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.progress import say
 from gnnkit.launch.watchdog import Patience
-from gnnkit.prepare.assign import overrides
 from gnnkit.prepare.inputs import load
-from gnnkit.prepare.steps import read
-from gnnkit.prepare.times import sampling_rule
+from gnnkit.prepare.run_partition import overrides
+from gnnkit.prepare.steps import read, sampling_rule
 from gnnkit.strategy import ExecutionStrategy
-from gnnkit.utils.documents import Json
 from gnnkit_plan.candidates import (
     CHOSEN,
     Candidates,
@@ -167,15 +164,14 @@ def _take_workers(order: Order, workers: int, reason: str, meanwhile: Callable[[
 
 def _with_reason(settings: Settings, reason: str) -> Settings:
     """Prepends the reason for the number of workers."""
-    decision = settings.decided or {"layouts": {}}
-    reasons = [f"workers={settings.workers}: {reason}", *decision.get("reasons", [])]
-    return replace(settings, auto_workers=None, decided={**decision, **_because(*reasons)})
+    decision = settings.decided or {"layouts": {}, "why": ""}
+    why = _why(f"workers={settings.workers}: {reason}", decision["why"].removeprefix(_CHOSE))
+    return replace(settings, auto_workers=None, decided={**decision, "why": why})
 
 
-def _because(*reasons: str) -> Json:
-    """Returns the leader's reasons, as entries of `Settings.decided`."""
-    nonempty = [reason for reason in reasons if reason]
-    return {"reasons": nonempty, "why": f"{_CHOSE}{'; '.join(nonempty)}"}
+def _why(*reasons: str) -> str:
+    """Joins the leader's reasons."""
+    return f"{_CHOSE}{'; '.join(filter(None, reasons))}"
 
 
 def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
@@ -183,12 +179,12 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
     settings = order.settings
     full = with_strategy(settings, FULL) if settings.strategy.name == AUTO else settings
     strategy: ExecutionStrategy = full.create_strategy()
-    if not strategy.reads.all_edges or (settings.job.reads_checkpoint and settings.strategy.name != AUTO):
+    is_named = settings.job.reads_checkpoint and settings.strategy.name != AUTO
+    if not (order.source.trains and strategy.reads.all_edges) or is_named:
         return _Decision(_fewest_words(order, meanwhile))
     is_open = settings.partition.nodes.name == AUTO
     sections = candidates(settings.workers, auto_names(), grids=True) if is_open else {CHOSEN: settings.partition}
-    find = functools.partial(measure_candidates, sections=sections)
-    layouts = compare_layouts(replace(order, settings=full), find, meanwhile)
+    layouts = compare_layouts(replace(order, settings=full), sections, meanwhile)
     by_name, room = layouts.by_name, layouts.room
     if not can_try(order) or AUTO not in (settings.strategy.name, settings.partition.nodes.name):
         room = replace(room, size=math.inf)
@@ -202,7 +198,7 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
             fits = f"ranks take {_memory(by_name[name], room)}"
             fits = fits if can_try(order) else f"memory is not measured for task={settings.task.name}"
             reasons = [f"strategy={FULL}, whose {fits}", *reasons]
-        decision = {**_because(*reasons), "layouts": figures, "chosen": name}
+        decision = {"why": _why(*reasons), "layouts": figures, "chosen": name}
         resolution = replace(with_partition(full, sections[name]), decided=decision)
         return _Decision(resolution, by_name[name].seconds, layouts.num_edges)
     least = min(by_name.values(), key=room.needed)
@@ -213,21 +209,22 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
             f"strategy={SAMPLED}, or more hosts"
         )
     reason = f"strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
-    return _Decision(replace(_with_sampling(settings), decided={**_because(reason), "layouts": figures}))
+    return _Decision(replace(_with_sampling(settings), decided={"why": _why(reason), "layouts": figures}))
 
 
 def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
-    """Selects a partition by communication volume, for strategies that sample.
+    """Selects a partition by communication volume, for sampled steps and programs.
 
     Arguments as in `decide`.
     """
     settings = order.settings
-    sections = candidates(settings.workers, auto_names(), grids=False)
+    has_grids = not order.source.trains
+    sections = candidates(settings.workers, auto_names(), grids=has_grids)
     words = run_in_child(_words, order, sections, patience=Patience.of(settings.timeout), meanwhile=meanwhile)
     name = min(words, key=words.__getitem__)
-    fewest = f"{words[name]:,.0f} nodes of other ranks, fewest of {len(words)} layouts on one column"
+    fewest = f"{words[name]:,.0f} nodes of other ranks, fewest of {len(words)} layouts{'' if has_grids else ' on one column'}"
     reason = f"{overrides(sections[name])}: the busiest rank reads {fewest}"
-    return replace(with_partition(settings, sections[name]), decided={**_because(reason), "layouts": {}})
+    return replace(with_partition(settings, sections[name]), decided={"why": _why(reason), "layouts": {}})
 
 
 def _words(order: Order, sections: Candidates) -> dict[str, float]:

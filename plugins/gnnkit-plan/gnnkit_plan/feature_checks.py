@@ -83,11 +83,11 @@ def _names(table: NumericTable, rows: Ids, classes: Ids) -> Iterator[str]:
     """Yields the determining columns' names, or numbers."""
     width, features = table.width, table.rows
     texts = np.array(table.category_of or ("",) * width)
-    names = table.names or tuple(map(str, range(width)))
+    names, limit = table.names or tuple(map(str, range(width))), min(MOST_VALUES, len(rows) // LEAST_NODES)
     for text in dict.fromkeys(filter(None, texts.tolist())):
         one_hot = _dense(features, rows, np.flatnonzero(texts == text))
         value = np.where(one_hot.any(1), 1 + one_hot.argmax(1), 0)
-        if _determine(value[:, None], classes).any():
+        if _determine(value[:, None], classes, limit).any():
             yield text
     order = np.argsort(classes, kind="stable")
     place = np.arange(len(rows)) - np.searchsorted(classes[order], classes[order])  # within the class
@@ -95,8 +95,8 @@ def _names(table: NumericTable, rows: Ids, classes: Ids) -> Iterator[str]:
     for start in range(0, width, _BLOCK):
         block = np.arange(start, min(start + _BLOCK, width))
         block = block[texts[block] == ""]
-        block = block[_agree(_dense(features, rows[sample], block), classes[sample])]
-        block = block[_determine(_dense(features, rows, block), classes)]
+        block = block[_determine(_dense(features, rows[sample], block), classes[sample], limit)]
+        block = block[_determine(_dense(features, rows, block), classes, limit)]
         yield from (names[column] for column in block)
 
 
@@ -115,22 +115,14 @@ def _dense(features: Features, rows: Ids, columns: Ids) -> Array:  # [len(rows),
     return dense
 
 
-def _agree(values: Array, classes: Ids) -> npt.NDArray[np.bool_]:  # [width]
-    """Marks the columns of [n, width] in which equal values have equal classes."""
-    order = np.argsort(values, axis=0)
-    values, classes = np.take_along_axis(values, order, 0), classes[order]
-    agreement: npt.NDArray[np.bool_] = ~((values[1:] == values[:-1]) & (classes[1:] != classes[:-1])).any(0)
-    return agreement
-
-
-def _determine(values: Array, classes: Ids) -> npt.NDArray[np.bool_]:  # [width]
+def _determine(values: Array, classes: Ids, limit: int) -> npt.NDArray[np.bool_]:  # [width]
     """Marks columns of few values that determine `_AGREEMENT` of each class."""
     counts = 1 + np.count_nonzero(np.diff(np.sort(values, axis=0), axis=0), axis=0)
-    mask: npt.NDArray[np.bool_] = counts <= min(MOST_VALUES, len(values) // LEAST_NODES)
+    mask: npt.NDArray[np.bool_] = counts <= limit
     for column in np.flatnonzero(mask):
         value = np.unique(values[:, column], return_inverse=True)[1]
         pairs = np.zeros((value.max() + 1, classes.max() + 1), np.int64)
         np.add.at(pairs, (value, classes), 1)
-        largest = pairs * (pairs == pairs.max(1, keepdims=True))
+        largest = pairs * (np.arange(pairs.shape[1]) == pairs.argmax(1)[:, None])  # one class of each value
         mask[column] = (largest.sum(0) >= _AGREEMENT * pairs.sum(0)).all()
     return mask

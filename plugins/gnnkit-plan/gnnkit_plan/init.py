@@ -21,19 +21,21 @@ import numpy.typing as npt
 from gnnkit import plugins
 from gnnkit.config import key_of, keys
 from gnnkit.config.settings import FEW_EDGES, SMALL_EDGES, Settings, with_choice
-from gnnkit.dataset.base import Advice, both_ways, describe_share
+from gnnkit.dataset.base import Advice, both_ways, describe_share, with_split
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Relation, Split, labelled
+from gnnkit.graph.split import read_split, time_columns
 from gnnkit.graph.unfit_columns import IgnorableColumns
 from gnnkit.jobs.order import Order, absolute
-from gnnkit.launch.phases import say, warnings_in_lines
+from gnnkit.launch.progress import say, warnings_in_lines
 from gnnkit.plugins import CONF, SEARCH
 from gnnkit.prepare.columns import NumericTable, check_ids, check_texts, ignored_columns
 from gnnkit.prepare.inputs import with_names
+from gnnkit.prepare.steps import no_split
 from gnnkit.prepare.transform import why_uneven
 from gnnkit.result.result import Result
 from gnnkit.task import NodeTask
-from gnnkit.task.decisions import RARE
+from gnnkit.task.classes import RARE
 from gnnkit.task.node_classification import ranking_metric
 from gnnkit.utils.documents import parse_yaml, read_yaml
 from gnnkit.utils.ranges import local_path, num_cores, one_line
@@ -56,12 +58,13 @@ _UNEVEN_CLASSES = 5  # ratio of class sizes
 _DIRECTED, _UNDIRECTED = 0.5, 0.9
 _FEW_OF_CLASS = 5  # validation nodes of a class below which its score is noise
 RANKING_EPOCHS, RANKING_PATIENCE = 100, 3  # at most, and evaluations, of which a run has one every 10 epochs
-_LEARNED = "by trials: the graph is more informative than the columns. New nodes need a new run"
+_LEARNED = "by trials: the graph is more informative than the columns. New nodes have none, and start from zeros"
 _LABELS = "by trials: predictions need the labels of training nodes, too"
 _DEGREE = "by trials: labels depend on the number of edges"
 _SKIP = "by trials: neighbours say little, so outputs read the node's row directly, too"
 _RECENT = "if they depend on recent edges, compare model=gin with sampler.time=window (docs/howto/labelled-edges.md)"
 _KNOWN = "reads labels of earlier edges, as known at once. If later: such as 30 days. null: reads none"
+_KEY_REASONS = {"ignore": "not read", "time": "messages come from earlier edges alone. null: edges have no time"}
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections with a YAML file per option
 
 
@@ -105,12 +108,14 @@ def init(order: Order) -> Result:
         _write_advised(folder, advice)
         raise UserError(f"{advice.missing} (written: {', '.join(str(folder / name) for name in advice.files)})")
     from_user = [*_advised_choices(advice, folder), *_named_choices(order)]
-    choices, trials = by_evidence(*_with_node_types(*_without_unfit(settings, advice.graph)), from_user)
+    with warnings_in_lines(settings.dataset.name):
+        read = _with_times(*_with_node_types(*_without_unfit(settings, advice.graph)))
+        choices, trials = by_evidence(*read, from_user)
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
     script = _write(folder, choices, trials, command)
     _write_advised(folder, advice)
     figures: dict[str, Any] = {choice.key: choice.value for choice in choices}
-    shown = [choice for choice in choices if choice.key in ("task", "model")]
+    shown = [choice for choice in choices if choice.key in ("dataset.time", "task", "model")]
     lines = [f"{choice.key}={choice.value}  # {one_line(choice.why)}" for choice in shown]
     if trials is not None:
         figures |= trials.figures
@@ -181,6 +186,16 @@ def _with_node_types(settings: Settings, graph: Graph) -> tuple[Settings, Graph]
     return settings, with_names(settings)
 
 
+def _with_times(settings: Settings, graph: Graph) -> tuple[Settings, Graph]:
+    """Reads the only column with times of labelled edges as their times."""
+    dataset, columns = settings.dataset, time_columns(graph, "edge")
+    is_open = "time" in _usual(settings) and dataset.arguments.get("time") is None and not graph.is_split
+    if not is_open or graph.edge_labels is None or len(columns) != 1:
+        return settings, graph
+    settings = with_choice(settings, replace(dataset, arguments={**dataset.arguments, "time": columns[0]}))
+    return settings, with_names(settings)
+
+
 def recommended(graph: Graph) -> dict[str, Any]:
     """Returns the keys for recommending items to users. Empty for other graphs."""
     if _ranked_relation(graph) is None:
@@ -248,8 +263,14 @@ def by_evidence(
     if leaks := describe_leaks(graph, ignored_columns(settings)):
         say(leaks)
     rows = _rows(graph, values)
-    if reason := _why_no_trials(settings, rows, values, {choice.key for choice in from_user}):
-        say(f"no {'further ' if 'model' in {choice.key for choice in from_user} else ''}trials: {reason}")
+    task = plugins.load("task", values["task"])
+    if issubclass(task, NodeTask) and rows.labelled.any() and not (rows.split == Split.TRAIN).any():
+        has_times = getattr(graph, f"{task.noun}_time", None) is not None
+        raise UserError(no_split(settings, has_labels=True, noun=task.noun, has_times=has_times))
+    if "model" in {choice.key for choice in from_user}:  # the data set's advice, with trials of its own
+        return choices, None
+    if reason := _why_no_trials(settings, rows, values):
+        say(f"no trials: {reason}")
         return choices, None
     both_directions = both_ways(graph.csc) < _UNDIRECTED and _may_symmetrize(settings, graph)
     search = plugins.load(SEARCH, "trials")
@@ -258,20 +279,18 @@ def by_evidence(
     return choices if trials.best is None else _replace_model(choices, trials.best, trials.why), trials
 
 
-def _why_no_trials(settings: Settings, rows: Graph, values: Mapping[str, Any], user_keys: Set[str]) -> str:
+def _why_no_trials(settings: Settings, rows: Graph, values: Mapping[str, Any]) -> str:
     """Returns why no trials are run, or "" if they are.
 
     Args:
         settings: The configuration.
         rows: The labelled rows, from `_rows`.
         values: The choices so far.
-        user_keys: Keys from the data set or the user.
     """
     package, rest = plugins.PACKAGES[SEARCH]["trials"], "the default keys are written"
     task = plugins.load("task", values["task"])
     is_held_out = (rows.split == Split.VAL).any() or "dataset.split" in values
     reasons = {
-        f"dataset={settings.dataset.name} determines the model": "model" in user_keys,
         "init.minutes=0": not settings.job_keys.init.minutes,
         f"they need the package {package}: pip install {package}: {rest}": "trials" not in plugins.names(SEARCH),
         f"the graph is large, and a trial would take too long: {rest}": values["strategy"] != "vertex_centric",
@@ -292,25 +311,22 @@ def _rows(graph: Graph, values: Mapping[str, Any]) -> Graph:
 
 def _with_split(settings: Settings, graph: Graph) -> Graph:
     """Splits the labelled nodes and edges if the data has no split."""
-    of_nodes = bool(graph.labelled.any())
-    if graph.is_split or not (of_nodes or graph.edge_labels is not None):
+    is_labelled = bool(graph.labelled.any()) or graph.edge_labels is not None
+    if not is_labelled or (graph.is_split and not graph.has_undivided_edges):
         return graph
     split, _ = _choose_split(graph)
-    if isinstance(split, dict):
-        return graph.split_by_time(split["shares"])
-    seed = int(settings.dataset.arguments.get("seed", 0))
-    graph = graph if graph.edge_labels is None else graph.draw_edge_split(split, seed)  # as `dataset.split` does
-    return graph.draw_split(split, seed) if of_nodes else graph
+    return with_split(graph, read_split("dataset.split", split), int(settings.dataset.arguments.get("seed", 0)))
 
 
 def _choose_split(graph: Graph) -> tuple[list[float] | dict[str, Any], str]:
     """Returns the split of data without one, and why."""
     times = graph.edge_time
-    if graph.labelled.any():
+    if graph.labelled.any() and not graph.is_split:
         times = None if graph.node_time is None else graph.node_time[graph.labelled]
     if times is not None and len(np.unique(times)) > len(SPLIT):
         return {"by": "time", "shares": SPLIT}, "rows have times: no model trains on the future of what it is tested on"
-    return SPLIT, "the data has labels and no split: train, validate, test"
+    lacking = "edges have labels" if graph.is_split else "the data has labels"
+    return SPLIT, f"{lacking} and no split: train, validate, test"
 
 
 def _figure(graph: Graph, task: str) -> str | None:
@@ -354,9 +370,11 @@ def _choose(settings: Settings, graph: Graph, from_user: Sequence[KeyChoice]) ->
     keys_of = {choice.key: choice.value for choice in from_user}
     yield from _dataset(settings, graph)
     tasks = list(_task(settings, graph))
-    if keys_of.get("task", tasks[0].value) == tasks[0].value:
-        yield from tasks
-        keys_of = {**{choice.key: choice.value for choice in tasks}, **keys_of}
+    if (name := keys_of.get("task", tasks[0].value)) != tasks[0].value:  # labels of edges may be classes or numbers
+        known = {f"task.{key.name}" for key in keys.read("task", name).keys if graph.edge_labels is not None}
+        tasks = [choice for choice in tasks if choice.key in known]
+    yield from tasks
+    keys_of = {**{choice.key: choice.value for choice in tasks}, **keys_of}
     yield from _strategy(graph)
     if keys_of.get("inputs", "features") == "features":
         yield from _inputs(graph, ignored_columns(settings))
@@ -378,7 +396,7 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     yield KeyChoice("dataset", dataset.name, size)
     for key, value in dataset.arguments.items():
         if key not in plugins.TASK_KEYS and (key not in usual or usual[key] != value):
-            yield KeyChoice(f"dataset.{key}", absolute(key, value), "not read" if key == "ignore" else "")
+            yield KeyChoice(f"dataset.{key}", absolute(key, value), _KEY_REASONS.get(key, ""))
     share = both_ways(graph.csc)
     if share < _DIRECTED and _may_symmetrize(settings, graph):
         reason = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
@@ -386,7 +404,7 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     split, reason = _choose_split(graph)
     is_held_out = graph.is_split or graph.val_edges is not None or graph.test_edges is not None
     is_labelled = bool(graph.labelled.any()) or graph.edge_labels is not None
-    if not graph.is_split if is_labelled else isinstance(split, dict) and not is_held_out:
+    if not graph.is_split or graph.has_undivided_edges if is_labelled else isinstance(split, dict) and not is_held_out:
         if "split" not in usual:
             raise UserError(f"dataset={dataset.name} has labels, but no split: add a split to the data")
         yield KeyChoice("dataset.split", split, reason)
@@ -558,12 +576,10 @@ def _as_yaml(choices: list[KeyChoice], trials: Searched | None, command: str) ->
         lines.append(_with_comment(f"  - {override}/{choice.key}: {choice.value}", choice.why))
     lines += ["  - _self_", ""]
     for section, entries in _sections(choices).items():
-        for choice in entries:
-            is_nested = bool(section)
-            if is_nested and choice is entries[0]:
-                lines.append(f"{section}:")
-            key = choice.key.rpartition(".")[2]
-            lines.append(_with_comment(f"{'  ' * is_nested}{key}: {keys.plain(_escape(choice.value))}", choice.why))
+        lines += [f"{section}:"] * bool(section)
+        for key, choice in entries.items():
+            value = f"{'  ' * bool(section)}{key}: {keys.plain(_escape(choice.value))}"
+            lines.append(_with_comment(value, choice.why))
     return "\n".join(lines) + "\n"
 
 
@@ -573,12 +589,13 @@ def _with_default() -> set[str]:
     return {section for default in main["defaults"] if isinstance(default, dict) for section in default}
 
 
-def _sections(choices: list[KeyChoice]) -> dict[str, list[KeyChoice]]:
-    """Groups choices by section. Top-level keys are under the empty name."""
-    sections: dict[str, list[KeyChoice]] = {"": []}
+def _sections(choices: list[KeyChoice]) -> dict[str, dict[str, KeyChoice]]:
+    """Groups choices by section and key. Top-level keys are under the empty name."""
+    sections: dict[str, dict[str, KeyChoice]] = {"": {}}
     for choice in choices:
         if choice.key not in _GROUPS:
-            sections.setdefault(choice.key.rpartition(".")[0], []).append(choice)
+            section, _, key = choice.key.rpartition(".")
+            sections.setdefault(section, {})[key] = choice
     return sections
 
 
@@ -593,66 +610,24 @@ def _escape(value: Any) -> Any:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
-_SCRIPT = '''\
-"""Trains a model of your own. Written by job=init: change all that you like."""
-
-import gnnkit
-from torch import nn
-
-
-class Model(nn.Module):
-    """Means over the in-neighbours, as GraphSAGE. Put your own model here."""
-
-    num_layers = {num_layers}  # one adjacency for each
-
-    def __init__(self, in_features: int, num_classes: int) -> None:
-        super().__init__()
-        widths = [in_features, *[{hidden}] * (self.num_layers - 1), num_classes]
-        self.own = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths, widths[1:]))
-        self.near = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths, widths[1:]))
-
-    def forward(self, x, adjacencies):
-        for i, adjacency in enumerate(adjacencies):
-            if i:
-                x = adjacency.dropout(x.relu(), {dropout}, training=self.training)
-            near = adjacency.aggregate(x, reduce="mean")
-            x = self.own[i](x[: adjacency.num_dst]) + self.near[i](near)
-        return x
-
-
-result = gnnkit.train(
-{arguments}
-)
-print(f"{{result.folder}} has the trained model, predictions and figures")
-'''
-
-
 def _as_script(choices: list[KeyChoice]) -> str:
     """Formats the choices as keyword arguments of `gnnkit.train`."""
-    sections: dict[str, dict[str, Any]] = {}
-    plain: dict[str, Any] = {}
-    for choice in choices:
-        section, _, key = choice.key.rpartition(".")
-        if choice.key in _GROUPS:
-            sections.setdefault(choice.key, {})["name"] = choice.value
-        elif section:
-            sections.setdefault(section, {})[key] = choice.value
-        else:
-            plain[choice.key] = choice.value
-    if "types" in plain:
+    sections: dict[str, dict[str, Any]] = {
+        choice.key: {"name": choice.value} for choice in choices if choice.key in _GROUPS
+    }
+    for section, entries in _sections(choices).items():
+        sections.setdefault(section, {}).update((key, choice.value) for key, choice in entries.items())
+    plain = sections.pop("")
+    if "types" in plain or sections["model"]["name"] == "lightgcn":
         plain["types"] = "ignore"  # the script's own model ignores types
     model: dict[str, Any] = {"hidden": 64, "num_layers": 2, "dropout": 0.5, **sections.pop("model", {})}
     hidden = 64 if model["name"] == "gat" else model["hidden"]
-    arguments = {**{name: _argument(values) for name, values in sections.items()}, **plain}
-    lines = [f"{name}={value!r}," for name, value in arguments.items()]
-    return _SCRIPT.format(
+    arguments = {name: values["name"] if list(values) == ["name"] else values for name, values in sections.items()}
+    lines = [f"{name}={value!r}," for name, value in {**arguments, **plain}.items()]
+    template = Path(__file__).with_name("train.py.txt").read_text(encoding="utf-8")
+    return template.format(
         arguments=textwrap.indent("\n".join([*lines, "model=Model,"]), "    "),
         num_layers=model["num_layers"],
         hidden=hidden,
         dropout=min(model["dropout"], 0.5),
     )
-
-
-def _argument(values: Mapping[str, Any]) -> Any:
-    """Returns only the name if a section has no other key."""
-    return values["name"] if list(values) == ["name"] else dict(values)

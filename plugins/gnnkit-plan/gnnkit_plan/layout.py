@@ -11,22 +11,22 @@ import torch
 from torch import nn
 
 from gnnkit.graph import Graph, SparseFeatures
-from gnnkit.kernels.sparse_rows import PLACE_BYTES
-from gnnkit.model.program import Program, is_iterated
+from gnnkit.kernels.product_rows import PLACE_BYTES
 from gnnkit.partition.quality import Quality
-from gnnkit.prepare.assign import shape
+from gnnkit.prepare.run_partition import shape
 from gnnkit.utils.documents import Json
 from gnnkit_plan.candidates import is_plain, work_of
-from gnnkit_plan.step import program_step, reads_sparse_rows, step_activations, step_volume
+from gnnkit_plan.step import reads_sparse_rows, step_activations, step_volume
 from gnnkit_plan.trial import Sizes
-from gnnkit_plan.volume import Volume
 
 MAX_TRIALS = 3  # layouts whose epoch is measured
 MEMORY_SHARE = 0.9  # share of the memory that a layout may fill
-PEAK_RATIO = 2.0  # peak memory over counted tensors, where it is not measured. Operations need as much again
+# Where memory is not measured: peak over counted tensors, and bytes of a process
+# without data. Measured ratios are 2.3 (GAT) to 3.6 (GCN).
+PEAK_RATIO, PROCESS_BYTES = 3.0, 450_000_000
 TIE_TOLERANCE = 0.08  # trials of equal layouts differ by up to 8 % in seconds
 
-_COUNTS = ("grid", "words", "messages", "bytes_sent", "memory", "memory_per_rank", "memory_of_busiest_rank", "balance")
+_COUNTS = ("grid", "words", "messages", "bytes_sent", "memory", "memory_per_rank", "balance", "remote_edges")
 _Ranks = np.ndarray[Any, Any]  # [world_size]
 
 
@@ -47,24 +47,15 @@ class RankCounts(TypedDict):
     per_rank: list[int]  # [world_size]
 
 
-class ReceivedWords(RankCounts):
-    """Words received, also by the kind of exchange."""
-
-    gathered: list[int]  # [world_size]
-    reduced: list[int]  # [world_size]
-    sliced: list[int]  # [world_size]
-
-
 @dataclass(frozen=True, slots=True)
 class LayoutFigures:
     """The figures of one layout. Words and messages exclude the first step."""
 
     grid: list[int]
-    words: ReceivedWords
+    words: RankCounts  # received
     messages: RankCounts
     bytes_sent: RankCounts
     tensors: list[int]  # [world_size] counted bytes
-    memory_of_busiest_rank: dict[str, int]  # counted bytes of the largest rank, by purpose
     balance: dict[str, float]
     remote_edges: float  # share of the edges between nodes on different ranks
     work: float  # words, edges and rows of the busiest rank, per column
@@ -88,7 +79,7 @@ class LayoutFigures:
 
     def to_dict(self) -> Json:
         """Returns the figures under their names in `result.json`."""
-        figures = {name: getattr(self, name) for name in (*_COUNTS, "remote_edges")}
+        figures = {name: getattr(self, name) for name in _COUNTS}
         trial = {} if self.trial is None else {"seconds": self.trial.seconds, "exchange_share": self.trial.exchange}
         return figures | trial
 
@@ -119,48 +110,48 @@ class StepCosts:
     keeps_sums: bool  # whether sums over constant input rows are cached between steps
 
 
-def count_layout(costs: StepCosts, graph: Graph, model: nn.Module | Program, quality: Quality) -> LayoutFigures:
+def count_layout(costs: StepCosts, graph: Graph, model: nn.Module, quality: Quality) -> LayoutFigures:
     """Counts the words, messages and tensors of a step on one layout.
 
-    Memory excludes the process itself, and is `PEAK_RATIO` times the counted tensors.
+    Memory is `PEAK_RATIO` times the counted tensors, and `PROCESS_BYTES`.
 
     Args:
         costs: Precision and optimizer.
         graph: The full graph.
-        model: A trainable model, or a program.
+        model: The model.
     """
-    model = model if is_iterated(model) else model.to(costs.dtype)
+    model = model.to(costs.dtype)
     volume, sizes = step_volume(graph, model, quality, keeps_sums=costs.keeps_sums, inputs=costs.inputs)
-    parts = _memory(costs, graph, model, quality, sizes)
-    memory = np.sum(list(parts.values()), axis=0)
-    busiest = int(memory.argmax())
+    memory = _memory(costs, graph, model, quality, sizes)
     return LayoutFigures(
         grid=shape(quality.partition.grid),
-        words=_count_words(volume),
+        words=_spread(volume.received),
         messages=_spread(volume.messages),
         bytes_sent=_spread(volume.bytes_sent),
         tensors=memory.tolist(),
-        memory_of_busiest_rank={name: int(number[busiest]) for name, number in parts.items()},
         balance=quality.balance(),
         remote_edges=quality.edge_cut / max(quality.num_edges, 1),
         work=work_of(quality),
-        memory_per_rank=(PEAK_RATIO * memory).astype(np.int64).tolist(),
+        memory_per_rank=(PEAK_RATIO * memory + PROCESS_BYTES).astype(np.int64).tolist(),
+        base=PROCESS_BYTES,
     )
 
 
 def with_trials(
-    layouts: Mapping[str, LayoutFigures], trials: Mapping[str, Trial], peaks: Mapping[str, Mapping[int, int]], base: int
+    layouts: Mapping[str, LayoutFigures], trials: Mapping[str, Trial], base: int
 ) -> dict[str, LayoutFigures]:
     """Adds the trials, and predicts the other layouts' memory from measured peaks.
 
     Args:
         layouts: The counted layouts, by name.
         trials: Measured epochs, by layout.
-        peaks: Measured peak bytes of some ranks, by layout.
         base: Bytes of a rank's process without data.
     """
-    ratios = [(peak - base) / layouts[name].tensors[rank] for name in peaks for rank, peak in peaks[name].items()]
-    ratio = max(ratios, default=PEAK_RATIO)
+    ratio = max(
+        (peak - base) / size
+        for name, trial in trials.items()
+        for peak, size in zip(trial.memory, layouts[name].tensors, strict=True)
+    )
 
     def memory(name: str) -> list[int]:
         if name in trials:
@@ -204,33 +195,16 @@ def select_layout(layouts: Mapping[str, LayoutFigures], room: Room) -> str | Non
     return min(ties, key=lambda name: (layouts[name].words["max"], layouts[name].memory), default=None)
 
 
-def _count_words(volume: Volume) -> ReceivedWords:
-    return {
-        **_spread(volume.received),
-        "gathered": volume.total("gather").tolist(),
-        "reduced": volume.total("reduce").tolist(),
-        "sliced": volume.total("slice").tolist(),
-    }
-
-
-def _memory(
-    costs: StepCosts, graph: Graph, model: nn.Module | Program, quality: Quality, sizes: list[Sizes]
-) -> dict[str, _Ranks]:
-    """Returns each rank's bytes, by purpose."""
-    parts = {
-        "features": _features(costs, graph, model, quality),
-        "edges": np.array([16 * size.edges for size in sizes]),  # a source and an id each
-    }
-    if is_iterated(model):
-        _, width = program_step(model, graph, quality.traffic, 0)
-        return parts | {"values": quality.traffic.num_owned * width * costs.dtype.itemsize * 2}  # before and after
+def _memory(costs: StepCosts, graph: Graph, model: nn.Module, quality: Quality, sizes: list[Sizes]) -> _Ranks:
+    """Returns the bytes of each rank's tensors."""
+    edges = np.array([16 * size.edges for size in sizes])  # a source and an id each
+    memory = edges + _features(costs, graph, model, quality)
     copies = 2 + costs.moments  # parameters and gradients
     state = sum(parameter.numel() for parameter in model.parameters()) * costs.dtype.itemsize * copies
-    activations = step_activations(graph, model, quality.traffic, sizes, costs.inputs)
-    return parts | {"parameters": np.full(len(sizes), state), "activations": activations}
+    return memory + state + step_activations(graph, model, quality.traffic, sizes, costs.inputs)
 
 
-def _features(costs: StepCosts, graph: Graph, model: nn.Module | Program, quality: Quality) -> _Ranks:
+def _features(costs: StepCosts, graph: Graph, model: nn.Module, quality: Quality) -> _Ranks:
     """Returns the bytes of each rank's input rows, with a copy of sparse values."""
     features, num_owned = graph.features, quality.traffic.num_owned
     if not reads_sparse_rows(graph, model):
@@ -242,11 +216,6 @@ def _features(costs: StepCosts, graph: Graph, model: nn.Module | Program, qualit
 
 def _spread(values: _Ranks) -> RankCounts:
     return {"max": int(values.max()), "total": int(values.sum()), "per_rank": values.tolist()}
-
-
-def merge_equal(layouts: Mapping[str, LayoutFigures]) -> dict[str, LayoutFigures]:
-    """Joins the names of layouts that are one cut, as `1.5d = 2d`."""
-    return {" = ".join(name for name in layouts if layouts[name] is layout): layout for layout in layouts.values()}
 
 
 def table(layouts: Mapping[str, LayoutFigures], room: Room) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,21 +11,76 @@ import torch
 from torch import nn
 
 from gnnkit.engine.relations import num_pairs
-from gnnkit.exchange.tally import Exchange
-from gnnkit.graph import Graph, Ids, SparseFeatures, Split
-from gnnkit.model.program import Nodes, Program, is_iterated
+from gnnkit.exchange.tally import Exchange, Step
+from gnnkit.graph import Graph, Ids, SparseFeatures
 from gnnkit.partition.base import Partition
-from gnnkit.partition.loops import looped
+from gnnkit.partition.degrees import looped
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut_all
-from gnnkit.partition.traffic import Traffic
-from gnnkit_plan.trial import ModelTrial, Sizes, TrialInputs, activations, exchanges, small_grid
-from gnnkit_plan.volume import Volume, volume
+from gnnkit.partition.traffic import Traffic, column_shares
+from gnnkit_plan.trial import Sizes, TrialInputs, activations, exchanges, small_grid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Volume:
+    """The words and messages of one training step."""
+
+    words: dict[tuple[int, Step], Ids]  # (layer, step) -> [world_size] received
+    messages: Ids  # [world_size] sent
+    bytes_sent: Ids  # [world_size]
+
+    @property
+    def received(self) -> Ids:  # [world_size]
+        """Words received in all exchanges."""
+        return sum(self.words.values(), np.zeros_like(self.messages))
+
+
+def volume(traffic: Traffic, held_edges: Sequence[int], by_slice: Sequence[Sequence[Exchange]]) -> Volume:
+    """Counts the words and messages of each rank in one step.
+
+    Args:
+        traffic: Rows exchanged between the shards, including added self-loops.
+        held_edges: [world_size] number of edges per shard, including added self-loops.
+        by_slice: [slices] the step's exchanges, in order, for a rank of each slice.
+    """
+    size = traffic.grid.world_size
+    words: dict[tuple[int, Step], Ids] = {}
+    messages, bytes_sent = np.zeros((2, size), np.int64)
+    for rank in range(size):
+        for exchange in by_slice[rank % traffic.grid.slices]:
+            send, recv = _words(exchange, traffic, held_edges[rank], rank)
+            totals = words.setdefault((exchange.layer, exchange.step), np.zeros(size, np.int64))
+            totals[rank] += recv.sum()
+            messages[rank] += np.count_nonzero(send)
+            bytes_sent[rank] += exchange.itemsize * send.sum()
+    return Volume(words, messages, bytes_sent)
+
+
+def _words(exchange: Exchange, traffic: Traffic, held_edges: int, rank: int) -> tuple[Ids, Ids]:
+    """Counts the words sent to and received from each rank of the plane or cell."""
+    cell, place = divmod(rank, traffic.grid.slices)
+    if exchange.kind in ("gather", "gather_back", "reduce", "reduce_back"):
+        rows = traffic.gather_rows if exchange.kind.startswith("gather") else traffic.reduce_rows
+        words = exchange.heads * exchange.width
+        send, recv = rows[:, cell] * words, rows[cell] * words
+        return (recv, send) if exchange.kind.endswith("back") else (send, recv)
+    peers = np.delete(np.arange(traffic.grid.slices), place)
+    if exchange.kind in ("add_up", "hand_out"):
+        counts = column_shares(held_edges * exchange.width, traffic.grid.slices)
+        mine = np.full(len(peers), counts[place])
+        return (counts[peers], mine) if exchange.kind == "add_up" else (mine, counts[peers])
+    num_owned = traffic.num_owned.reshape(-1, traffic.grid.slices)[cell]
+    if exchange.kind in ("replicate", "add_rows"):
+        outward, back = np.full(len(peers), num_owned[place]) * exchange.width, num_owned[peers] * exchange.width
+        return (outward, back) if exchange.kind == "replicate" else (back, outward)
+    shares = exchange.heads * column_shares(exchange.width, traffic.grid.slices)
+    outward, back = num_owned[place] * shares[peers], num_owned[peers] * shares[place]
+    return (outward, back) if exchange.kind == "cut" else (back, outward)
 
 
 def step_volume(
     graph: Graph,
-    model: nn.Module | Program,
+    model: nn.Module,
     quality: Quality,
     *,
     keeps_sums: bool = False,
@@ -37,10 +92,9 @@ def step_volume(
 
     Args:
         graph: The full graph.
-        model: A trainable model, or a program.
+        model: The model.
         keeps_sums: Whether sums over constant input rows are cached. Default: False.
-        inputs: dtype of input rows. Default: the parameters' dtype, or float64 for a
-            program.
+        inputs: dtype of input rows. Default: the parameters' dtype.
 
     Returns:
         The exchanges of all ranks, and the sizes by rank.
@@ -49,8 +103,6 @@ def step_volume(
     rows = TrialInputs(*graph_widths(graph), inputs, keeps_sums)
 
     def of_slice(slice_: int) -> list[Exchange]:
-        if is_iterated(model):
-            return program_step(model, graph, traffic, slice_, inputs or torch.float64)[0]
         return exchanges(model, rows, small_grid(traffic), slice_)
 
     by_slice = _map_slices(traffic.grid.slices, of_slice)
@@ -99,40 +151,7 @@ def _map_slices(slices: int, evaluate: Callable[[int], list[Any]]) -> list[list[
     return [results[place] for place in range(slices)]
 
 
-@torch.no_grad()
-def program_step(
-    program: Program, graph: Graph, traffic: Traffic, slice_: int, dtype: torch.dtype = torch.float64
-) -> tuple[list[Exchange], int]:
-    """Runs one step of a program on a single node.
-
-    Args:
-        graph: The full graph, for widths and counts.
-        traffic: Rows exchanged between the shards.
-        slice_: The rank's slice.
-        dtype: dtype of the values. Default: float64.
-
-    Returns:
-        The exchanges of a rank in this slice, in order, and the width of the values.
-    """
-    rows = TrialInputs(*graph_widths(graph))
-    trial = ModelTrial(program, small_grid(traffic), slice_, rows, dtype)
-    num_owned = len(trial.engine.shard.owned)
-    nodes = Nodes(
-        trial.adjacencies(1)[0],
-        trial.comm,
-        graph.num_nodes,
-        graph.num_classes,
-        features=torch.zeros(num_owned, rows.width, dtype=dtype),
-        labels=torch.zeros(num_owned, dtype=torch.int64),
-        split=torch.full((num_owned,), Split.TRAIN, dtype=torch.int8),
-    )
-    x = program.start(nodes)
-    trial.take_exchanges()  # the exchanges of `start` are not counted in a run either
-    values = program.step(x, nodes)
-    return trial.take_exchanges(), values.shape[1]
-
-
-def _sizes(graph: Graph, model: nn.Module | Program, quality: Quality) -> list[Sizes]:
+def _sizes(graph: Graph, model: nn.Module, quality: Quality) -> list[Sizes]:
     """Counts the rows and edges of each rank."""
     traffic, grid = quality.traffic, quality.partition.grid
     cell = np.arange(grid.world_size) // grid.slices
@@ -149,7 +168,7 @@ def _sizes(graph: Graph, model: nn.Module | Program, quality: Quality) -> list[S
     return [Sizes(*numbers) for numbers in np.array(by_kind).T.tolist()]
 
 
-def _pairs(graph: Graph, model: nn.Module | Program, partition: Partition) -> Ids:  # [world_size]
+def _pairs(graph: Graph, model: nn.Module, partition: Partition) -> Ids:  # [world_size]
     """Counts the distinct (row, relation) pairs, 0 if the model reads no relations."""
     if not getattr(model, "reads_relations", False):
         return np.zeros(partition.grid.world_size, np.int64)
@@ -160,7 +179,7 @@ def _pairs(graph: Graph, model: nn.Module | Program, partition: Partition) -> Id
     return np.array([num_pairs(shard, inverse=inverse) for shard in shards])
 
 
-def reads_sparse_rows(graph: Graph, model: nn.Module | Program) -> bool:
+def reads_sparse_rows(graph: Graph, model: nn.Module) -> bool:
     """Returns whether the model reads sparse input rows."""
     return isinstance(graph.features, SparseFeatures) and getattr(model, "reads_sparse", False)
 

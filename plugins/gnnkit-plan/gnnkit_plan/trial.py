@@ -3,32 +3,74 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, replace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from gnnkit.engine.adjacency import Adjacency, ShardAdjacency
-from gnnkit.engine.default_dtype import default_dtype
+from gnnkit.comm import Communicator
+from gnnkit.comm.base import Arrived, Counts, Pending
+from gnnkit.engine import Adjacency, ShardAdjacency
 from gnnkit.engine.engine import Engine
+from gnnkit.engine.in_place import default_dtype
 from gnnkit.engine.relations import num_pairs
 from gnnkit.exchange.tally import Exchange, Tally
 from gnnkit.graph import Ids
+from gnnkit.kernels.product_rows import SparseRows
 from gnnkit.kernels.products import fast_products
-from gnnkit.kernels.sparse_rows import SparseRows
-from gnnkit.model.program import Program
-from gnnkit.model.two_ranks import TrialRows
+from gnnkit.model.exactness import TrialRows
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.shard import cut
 from gnnkit.partition.traffic import Traffic
-from gnnkit_plan.alone import Alone, set_row_counts
 
 _DRAWS = 12  # small shards from which the bytes per row of each kind follow
+
+
+def set_row_counts(engine: Engine) -> None:
+    """Sets the row counts of cell peers, for an engine with an `Alone`."""
+    shard, slicing = engine.shard, engine.topology.slicing
+    if slicing.num_slices > 1:
+        counts = [len(shard.cell_nodes) - len(shard.owned)] + [0] * (shard.grid.slices - 2)
+        counts.insert(shard.slice, len(shard.owned))
+        slicing.cell = replace(slicing.cell, row_counts=counts)
+
+
+class Alone(Communicator):
+    """A communicator without peers, which receives zeros and no requests."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size, self.device = rank, world_size, torch.device("cpu")
+
+    @classmethod
+    def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Communicator:
+        return cls(rank, world_size)
+
+    def split(self, ranks: Sequence[int]) -> Communicator:
+        return Alone(list(ranks).index(self.rank), len(ranks))
+
+    def start(self, rows: Tensor, send_counts: Counts, recv_counts: Counts, *, index: Tensor | None = None) -> Pending:
+        """Receives zeros, and the rows that this rank sends to itself."""
+        rows = rows.detach()
+        goes, comes, count = sum(send_counts[: self.rank]), sum(recv_counts[: self.rank]), send_counts[self.rank]
+        own_range = slice(goes, goes + count)
+        received = rows.new_zeros(sum(recv_counts), *rows.shape[1:])
+        received[comes : comes + count] = rows[own_range] if index is None else rows[index[own_range]]
+        return Arrived(received)
+
+    def all_to_all(self, rows: Tensor, send_counts: Counts, recv_counts: Counts) -> Tensor:
+        return self.start(rows, send_counts, recv_counts).wait()
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x
+
+    def broadcast(self, x: Tensor, *, src: int) -> Tensor:
+        return x
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +103,7 @@ class ModelTrial:
 
     def __init__(
         self,
-        model: nn.Module | Program,
+        model: nn.Module,
         grid: Grid,
         slice_: int,
         inputs: TrialInputs,
@@ -71,7 +113,7 @@ class ModelTrial:
         """Draws the graph.
 
         Args:
-            model: The model or program that will read it.
+            model: The model that will read it.
             grid: The grid from `small_grid`.
             slice_: Slice of the rank.
             inputs: The input rows.
@@ -79,14 +121,13 @@ class ModelTrial:
             draw: Number of the graph.
         """
         slices, rows = grid.slices, TrialRows(inputs.width, inputs.edge_width)
-        self.model, graph = rows.fit(model, draw)  # type: ignore[arg-type]
+        self.model, graph = rows.fit(model, draw)
         ranks = [slice_, *([(slice_ + 1) % slices] if slices > 1 else []), *range(slices, grid.world_size, slices)]
         owners = np.random.default_rng(draw).choice(ranks, graph.num_nodes).astype(np.int32)
         shard = cut(graph, Partition(owners, None, grid), slice_)
         shard = shard.with_self_loops() if getattr(model, "self_loops", False) else shard
         self._tally, self._inputs, self._input_dtype = _RecordingTally(), inputs, inputs.dtype or dtype
-        self.comm = Alone(slice_, grid.world_size)
-        self.engine = Engine(shard, self.comm, dtype, self._tally)
+        self.engine = Engine(shard, Alone(slice_, grid.world_size), dtype, self._tally)
         set_row_counts(self.engine)
 
     @property
@@ -110,13 +151,9 @@ class ModelTrial:
         Args:
             sparse: Whether input rows are sparse. They contain no values here.
         """
-        model: Any = self.model
+        model, dtype = cast(Any, self.model), self.engine.topology.dtype
         shape = (len(self.engine.shard.owned), self._inputs.width)
-        rows = (
-            SparseRows.zeros(shape, self.engine.topology.dtype)
-            if sparse
-            else torch.zeros(shape, dtype=self.engine.topology.dtype)
-        )
+        rows = SparseRows.zeros(shape, dtype) if sparse else torch.zeros(shape, dtype=dtype)
         x = rows.to(self._input_dtype)
         existing = [] if isinstance(x, SparseRows) else [x]
         model.train()
@@ -126,14 +163,9 @@ class ModelTrial:
                 model(x, self.adjacencies(model.num_layers))  # fills the cache
             self.take_exchanges()
         existing += [*self.engine.lasting_tensors(), *model.parameters(), *model.buffers()]
-        with (
-            SavedTensors(existing) as saved_tensors,
-            self._precision(),
-            fast_products(),
-            default_dtype(self.engine.topology.dtype),
-        ):
+        with saved_tensors(existing) as saved, self._precision(), fast_products(), default_dtype(dtype):
             logits: Tensor = model(x, self.adjacencies(model.num_layers))
-        return logits, saved_tensors.num_bytes
+        return logits, num_bytes(saved)
 
     def _precision(self) -> torch.autocast:
         return torch.autocast("cpu", torch.bfloat16, enabled=self._input_dtype == torch.bfloat16)
@@ -190,36 +222,31 @@ def activations(
     """
     trials = [ModelTrial(model, grid, slice_, inputs, _dtype(model), draw) for draw in range(_DRAWS)]
     sizes = np.array([[*astuple(trial.sizes), 1] for trial in trials], np.float64)
-    num_bytes = np.array([trial.forward(sparse=sparse)[1] for trial in trials], np.float64)
-    per_row: Ids = np.rint(np.linalg.lstsq(sizes, num_bytes, rcond=None)[0]).astype(np.int64)
+    saved_bytes = np.array([trial.forward(sparse=sparse)[1] for trial in trials], np.float64)
+    per_row: Ids = np.rint(np.linalg.lstsq(sizes, saved_bytes, rcond=None)[0]).astype(np.int64)
     return per_row
 
 
-class SavedTensors(saved_tensors_hooks):
-    """Counts the tensors that autograd saves in its body.
+@contextmanager
+def saved_tensors(existing: Iterable[Tensor]) -> Iterator[dict[int, Tensor]]:
+    """Collects the tensors that autograd saves in the body, by their storage.
 
-    Storage shared by several tensors counts once. Storage of `known` tensors does not
-    count.
+    Storage shared by several tensors counts once, and that of `existing` tensors not.
     """
+    known, saved = {_storage(tensor) for tensor in existing}, dict[int, Tensor]()
 
-    def __init__(self, existing: Iterable[Tensor]) -> None:
-        super().__init__(self._pack, lambda tensor: tensor)
-        self._known = {_storage(tensor) for tensor in existing}
-        self._saved: dict[int, Tensor] = {}
-
-    def __enter__(self) -> Self:  # type: ignore[override]
-        super().__enter__()
-        return self
-
-    def _pack(self, tensor: Tensor) -> Tensor:
-        if _storage(tensor) not in self._known:
-            self._saved[_storage(tensor)] = tensor.detach()  # keeps the address from being reused
+    def pack(tensor: Tensor) -> Tensor:
+        if _storage(tensor) not in known:
+            saved[_storage(tensor)] = tensor.detach()  # keeps the address from being reused
         return tensor.detach()
 
-    @property
-    def num_bytes(self) -> int:
-        """Total bytes of all saved tensors."""
-        return sum(tensor.untyped_storage().nbytes() for tensor in self._saved.values())
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield saved
+
+
+def num_bytes(saved: Mapping[int, Tensor]) -> int:
+    """Returns the total bytes of tensors from `saved_tensors`."""
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 
 
 def _storage(tensor: Tensor) -> int:

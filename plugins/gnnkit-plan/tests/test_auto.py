@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from gnnkit_compare import Compare
 from gnnkit_formats.synthetic import Synthetic
 from gnnkit_plan import candidates as planning
 from gnnkit_plan import decide, trial_steps
+from gnnkit_sweep.compare import Compare
 
 import gnnkit
 from gnnkit import config, jobs
 from gnnkit.config.settings import ranks, settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import dispatch, run
+from gnnkit.jobs import check, run
 from gnnkit.jobs.order import Order
 from gnnkit.launch.environment import StartedRank
 from gnnkit.utils.ranges import num_cores
@@ -145,13 +145,11 @@ def test_a_small_graph_is_trained_by_one_thread(
 @pytest.mark.usefixtures("eight_cores")
 def test_numbers_of_workers_that_are_refused_are_not_tried() -> None:
     order = Order(settle(config.compose(["strategy=vertex_centric", "workers=auto", "leader.rebalance=true"])))
-    auto = dispatch.check(order).settings.auto_workers
+    auto = check(order).settings.auto_workers
     assert auto is not None
     assert auto.counts == (2, 4, 8)  # one worker has no other to give work to
     with pytest.raises(gnnkit.UserError, match="exchange=quantized: strategy=individual_sample takes no exchange"):
-        dispatch.check(
-            Order(settle(config.compose(["strategy=individual_sample", "exchange=quantized", "workers=auto"])))
-        )
+        check(Order(settle(config.compose(["strategy=individual_sample", "exchange=quantized", "workers=auto"]))))
 
 
 @pytest.mark.slow
@@ -303,7 +301,7 @@ def test_a_program_takes_the_layout_with_fewest_words(graph: Graph, tmp_path: Pa
         **BARE,
     }
     found = gnnkit.train(graph, folder=tmp_path / "run", **keys)
-    assert "words in a step, the fewest that fit" in found["why"]
+    assert "nodes of other ranks, fewest of" in found["why"]
 
 
 class Net(torch.nn.Module):
@@ -350,7 +348,7 @@ def test_auto_takes_what_the_job_can_do(
 @pytest.mark.parametrize("given", ["+strategy=joint_sample", "strategy=joint_sample", "+experiment=cora_gcn"])
 def test_a_strategy_that_overrides_choose_is_taken(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(gnnkit, "_start", lambda overrides, *_, **__: seen.extend(overrides))
+    monkeypatch.setattr("gnnkit.from_python.start", lambda overrides, *_, **__: seen.extend(overrides))
     gnnkit.train(overrides=[given])
     assert "strategy=auto" not in seen
     gnnkit.train(overrides=["trainer.lr=0.1"])
@@ -418,8 +416,8 @@ def test_the_layout_with_the_fastest_measured_epoch_is_chosen(
     named = planning.candidates(4, planning.auto_names(), grids=True)
     tried, few_steps = list[str](), trial_steps.few_steps
 
-    def timed(module: Any, job: Any, mailbox: Any, **keys: Any) -> list[tuple[float, float]]:
-        epochs = few_steps(module, job, mailbox, **keys)
+    def timed(module: Any, job: Any, mailbox: Any) -> list[tuple[float, float]]:
+        epochs = few_steps(module, job, mailbox)
         if module.worker.comm.rank > 0:
             return [(0.0, 0.0)] * len(epochs)
         tried.append(job.folder.name)

@@ -12,10 +12,10 @@ import pytest
 from gnnkit_formats.synthetic import Synthetic
 from gnnkit_plan import candidates as planning
 from gnnkit_plan.candidates import (
+    alternatives,
     auto_names,
     candidates,
     measure_candidates,
-    measure_configured,
     slow_partitioners,
 )
 from gnnkit_plan.layout import LayoutFigures, Room, Trial, select_layout, to_try, with_trials
@@ -25,10 +25,10 @@ from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
+from gnnkit.partition.by_id import Hash
 from gnnkit.partition.grid import Grid, make_grid, unequal_columns
-from gnnkit.partition.hash import Hash
 from gnnkit.partition.streaming import Streaming
-from gnnkit.prepare.assign import Cutter, assign, overrides
+from gnnkit.prepare.run_partition import Cutter, assign, overrides
 from gnnkit.utils import memory
 from tests.cases import few
 
@@ -128,6 +128,17 @@ def test_borders_and_grids_are_measured_for_the_best_partitioners_only(
     assert all(named[name].border == "none" for name in measure_candidates(settings, graph, named))
 
 
+@pytest.mark.parametrize("grid", ["1d", "1.5d"])
+def test_a_prime_number_of_workers_has_each_layout_once(grid: str, graph: Graph) -> None:
+    settings = settle(compose(["strategy=vertex_centric", "workers=3", f"partition.grid={grid}"]))
+    sections = {name: each for name, each in alternatives(settings).items() if each.nodes.name == "contiguous"}
+    found = measure_candidates(settings, graph, sections)
+    layouts = [quality.partition.layout for quality in found.values()]
+    assert next(iter(found)) == "chosen"
+    assert "3 x 1 x 1 grid" in layouts
+    assert len(set(layouts)) == len(layouts)
+
+
 @pytest.mark.parametrize("keys", ["partition=2d", "partition.border=min_words"])
 def test_a_named_layout_is_the_only_candidate(keys: str, graph: Graph) -> None:
     settings = settle(compose(["strategy=vertex_centric", "workers=4", keys]))
@@ -152,9 +163,8 @@ def test_a_partitioner_finds_the_owners_of_all_grids_once(graph: Graph, monkeypa
     for name, quality in measure_candidates(settings, graph, named).items():
         assert np.array_equal(quality.partition.node_rank, cuts[name].node_rank)
     assert calls == ["Ldg"]
-    grids = measure_configured(settings, graph)
-    assert set(grids) - {"metis"} == {"chosen", "1d", "1.5d", "2d", "3d", "[1,1,4]", "tiles"}
-    assert grids["1.5d"] is grids["2d"] is grids["3d"]
+    grids = measure_candidates(settings, graph, alternatives(settings))
+    assert set(grids) == {"chosen", "1.5d", "[1,1,4]", *auto_names()} - {"ldg"}
     assert calls == ["Ldg", "Ldg"]
 
 
@@ -163,7 +173,7 @@ def layout(
 ) -> LayoutFigures:
     trial = None if seconds is None else Trial(seconds, 0.0, [memory])
     counts: Any = {"max": words, "total": words, "per_rank": [words]}
-    return LayoutFigures([1, 1, grid], counts, counts, counts, [10, 20], {}, {}, 0.0, work, [memory], base, trial)
+    return LayoutFigures([1, 1, grid], counts, counts, counts, [10, 20], {}, 0.0, work, [memory], base, trial)
 
 
 ROOM = Room(math.inf, None)
@@ -209,12 +219,9 @@ def test_layouts_of_fewest_words_the_best_plain_one_and_other_grids_are_tried() 
 def test_memory_of_other_layouts_follows_from_measured_peaks() -> None:
     layouts = {"tried": layout(), "counted": replace(layout(), tensors=[30, 10])}
     trial = Trial(1.0, 0.5, [107, 127])
-    predicted = with_trials(layouts, {"tried": trial}, {"tried": {0: 107, 1: 127}}, base=7)
+    predicted = with_trials(layouts, {"tried": trial}, base=7)
     assert predicted["tried"].memory_per_rank == [107, 127]
     assert predicted["counted"].memory_per_rank == [7 + 10 * 30, 7 + 10 * 10]
-    alone = with_trials(layouts, {}, {"tried": {1: 67}}, base=7)
-    assert alone["tried"].memory_per_rank == [7 + 3 * 10, 7 + 3 * 20]
-    assert alone["tried"].seconds is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from gnnkit_init.trials import NO_EDGES, Trial, Trials
 from gnnkit_plan.feature_checks import describe_leaks, has_few_rows
 from gnnkit_plan.init import _fill
 
-from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.task import NodeTask
 from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification
@@ -134,10 +134,18 @@ def verdict(best: float, alone: float, **options: Any) -> str:
 def test_the_verdict_needs_a_gain_above_the_noise() -> None:
     assert verdict(0.9444, 0.9167, num_validated=36) == (
         "it is not clear whether the graph helps: val_accuracy 0.9444 with edges, 0.9167 without: "
-        "the difference is within the noise of 36 validation nodes, or the test disagrees"
+        "the difference is within the noise of 36 validation rows, or the test disagrees"
     )
     assert verdict(0.9444, 0.9167, num_validated=3600).startswith("the graph helps")
     assert verdict(0.7, 0.9, num_validated=36).startswith("the graph does not help")
+
+
+@pytest.mark.parametrize(("figure", "count"), [("val_accuracy", 39), ("val_average_precision", 4)])
+def test_the_noise_of_a_ranking_is_that_of_the_rarest_class(figure: str, count: int) -> None:
+    rows = plain(np.eye(40), (np.arange(40) < 4).astype(np.int64)).evolve(
+        split=np.where(np.arange(40) < 39, Split.VAL, Split.TRAIN)
+    )
+    assert trials._num_validated(rows, figure) == count
 
 
 def test_models_no_better_than_a_constant_prediction_are_told() -> None:

@@ -71,6 +71,16 @@ def test_two_tables_become_a_configuration_and_a_script_that_run(
     assert "has the trained model, predictions and figures" in capsys.readouterr().out
 
 
+def test_a_warning_about_the_split_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{node},{node % 2},2024-01-{1 + node % 28:02}" for node in range(60)]
+    (tmp_path / "nodes.csv").write_text("\n".join(["id,label,day", *rows]) + "\n")
+    (tmp_path / "edges.csv").write_text("src,dst\n0,1\n1,2\n")
+    keys = ["dataset=edges", f"dataset.root={tmp_path}", "init.minutes=0", f"output={tmp_path}/new"]
+    assert main(["job=init", *keys]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "the split is drawn at random" in line]
+    assert [line.partition(": the split")[0] for line in lines] == ["gnnkit: warning: dataset=edges"]
+
+
 @pytest.mark.slow
 def test_what_the_data_lack_is_chosen(tmp_path: Path) -> None:
     whole = random_graph()
@@ -127,29 +137,29 @@ def test_edges_that_run_one_way_but_for_a_few_are_read_both_ways(tmp_path: Path)
 @pytest.mark.parametrize(
     ("num_reversed", "given", "tried"),
     [
-        (0, [], [False, True]),
-        (150, [], [False, True]),
-        (500, [], [False, True]),
-        (950, [], [False]),
-        (150, ["dataset.symmetrize=false"], [False]),
+        (0, [], [1998, 999]),
+        (150, [], [1998, 1149]),
+        (500, [], [1499, 1998]),
+        (950, [], [1949]),
+        (150, ["dataset.symmetrize=false"], [1149]),
     ],
     ids=["one way", "some", "half", "most", "decided"],
 )
 def test_trials_add_reverse_edges_unless_most_edges_have_one(
-    num_reversed: int, given: list[str], tried: list[bool], monkeypatch: pytest.MonkeyPatch
+    num_reversed: int, given: list[str], tried: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes, asked = np.arange(1000), dict[str, Any]()
+    nodes, asked = np.arange(1000), list[Any]()
     ends = np.r_[nodes[:-1], nodes[1 : num_reversed + 1]], np.r_[nodes[1:], nodes[:num_reversed]]
     graph = Graph.from_edges(*ends, labels=nodes % 2, split=1 + nodes % 3)
 
-    def run(settings: Any, graphs: Any, base_keys: Any, configs: Any, usual: bool, figure: Any) -> Trials:
-        asked.update(graphs=graphs, usual=usual)
+    def run(settings: Any, graph: Any, keys: Any, configs: Any, figure: Any, symmetric: bool, other: Any) -> Trials:
+        asked.extend([symmetric, graph, *([] if other is None else [other()])])
         return Trials(NodeClassification(), "val_accuracy", (), 0)
 
     monkeypatch.setattr("gnnkit_init.trials.run", run)
     by_evidence(settle(config.compose(["dataset=edges", "dataset.root=.", "strategy=auto", "job=init", *given])), graph)
-    assert sorted(asked["graphs"]) == tried
-    assert asked["usual"] is (num_reversed < 500 and not given)
+    assert [each.num_edges for each in asked[1:]] == tried, "the usual graph, and the other one"
+    assert asked[0] is (num_reversed < 500 and not given)
 
 
 @pytest.mark.slow
@@ -307,6 +317,10 @@ def test_users_and_items_are_recommended_for(
     pairs = {(str(user), str(number)) for user, number in zip(top[first], top[second], strict=True)}
     assert not pairs & {tuple(row.split(",")) for row in rows}
     assert {user for user, _ in pairs} == {row.partition(",")[0] for row in rows}
+    script = (tmp_path / "new/train.py").read_text().replace("'max_epochs': 100", "'max_epochs': 2")
+    (tmp_path / "new/train.py").write_text(script)
+    runpy.run_path(str(tmp_path / "new/train.py"), run_name="__main__")
+    assert "has the trained model, predictions and figures" in capsys.readouterr().out
 
 
 def test_data_with_times_are_split_by_time(tmp_path: Path) -> None:
@@ -319,12 +333,66 @@ def test_data_with_times_are_split_by_time(tmp_path: Path) -> None:
     assert choices(Graph.from_edges(*ends, edge_time=range(5), **labels), tmp_path)["dataset.split"] == [0.6, 0.2, 0.2]
 
 
+def test_a_split_by_time_of_nodes_without_times_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, by_time = tables(tmp_path), "dataset.split={by: time, shares: [0.6,0.2,0.2]}"
+    rows = (data / "edges.csv").read_text().splitlines()[1:]
+    lines = [f"{row},{place}" for place, row in enumerate(rows)]
+    (data / "edges.csv").write_text("\n".join(["src,dst,time", *lines]) + "\n")
+    keys = ["job=init", "dataset=edges", f"dataset.root='{data}'", f"output='{tmp_path / 'new'}'", "init.minutes=0"]
+    assert main([*keys, by_time]) == 2
+    cure = "nodes have no times, and dataset.split is by time: dataset.split=[0.6,0.2,0.2]"
+    assert cure in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+    assert main([*keys, by_time, "task=link_prediction"]) == 0
+    assert main([*keys, "dataset.split=[0.6,0.2,0.2]", "on_exists=replace"]) == 0
+    assert "a split by time needs times of nodes" in capsys.readouterr().err
+
+
 def test_labelled_edges_with_times_name_the_sampler_of_recent_edges(tmp_path: Path) -> None:
     keys = ["dataset=edges", f"dataset.root={tmp_path}", "strategy=auto", "job=init"]
     for times in (None, range(5)):
         graph = Graph.from_edges([0, 1, 2, 3, 4], [1, 2, 3, 4, 0], edge_labels=[0, 1, 0, 1, 0], edge_time=times)
         (why,) = (choice.why for choice in choose(settle(config.compose(keys)), graph) if choice.key == "task")
         assert ("model=gin with sampler.time=window" in why) == (times is not None)
+
+
+@pytest.mark.parametrize(("columns", "time"), [(["day"], "day"), (["day", "due"], None)])
+def test_the_only_dates_of_labelled_edges_are_their_times(
+    tmp_path: Path, columns: list[str], time: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise, a model would train on the future of what it is tested on."""
+    data = tmp_path / "data"
+    data.mkdir()
+    dates = [f"2024-{edge % 12 + 1:02}-{edge % 28 + 1:02}" for edge in range(90)]
+    lines = [
+        f"{edge % 9},{(edge * 7 + 1) % 9},{'ab'[edge % 2]}" + f",{dates[edge]}" * len(columns) for edge in range(90)
+    ]
+    (data / "edges.csv").write_text("\n".join([",".join(["src,dst,mark", *columns]), *lines]))
+    new = tmp_path / "new"
+    keys = ["job=init", "dataset=edges", f"dataset.root='{data}'", "dataset.edge_label=mark", "init.minutes=0"]
+    assert main([*keys, f"output='{new}'"]) == 0
+    written = yaml.safe_load((new / "experiment" / "mine.yaml").read_text())
+    assert written["dataset"].get("time") == time
+    assert isinstance(written["dataset"]["split"], dict) == (time is not None)
+    warned = "the split is drawn at random, and column 'day' holds times" in capsys.readouterr().err
+    assert warned == (time is None)
+
+
+@pytest.mark.parametrize(("task", "delay"), [(None, 0), ("edge_regression", 0), ("link_prediction", None)])
+def test_a_task_on_edges_that_the_user_names_reads_earlier_labels_too(
+    tmp_path: Path, task: str | None, delay: int | None
+) -> None:
+    """Whole ratings are classes unless the user names the other task."""
+    settings = settle(config.compose(["dataset=edges", f"dataset.root={tmp_path}", "strategy=auto", "job=init"]))
+    labels, times = np.arange(60) % 5, np.arange(60)
+    graph = Graph.from_edges(np.roll(times, 1), times, edge_labels=labels, edge_time=times)
+    named = [] if task is None else [init.KeyChoice("task", task, "as you chose")]
+    found = {choice.key: choice.value for choice in choose(settings, graph, named)}
+    assert found["task"] == (task or "edge_classification")
+    assert found.get("task.label_delay") == delay
+    if delay is not None:
+        kept = choose(settings, graph, [*named, init.KeyChoice("task.label_delay", 7, "as you chose")])
+        assert {choice.key: choice.value for choice in kept}["task.label_delay"] == 7
 
 
 def test_calls_from_python_recommend_by_the_same_keys() -> None:
@@ -339,6 +407,8 @@ def test_labels_of_nodes_and_edges_are_both_split() -> None:
     divided = init._with_split(settings, graph)
     for rows in (divided.split, divided.edge_split):
         assert set(np.asarray(rows).tolist()) == {1, 2, 3}
-    assert not init._why_no_trials(
-        settings, divided, {"task": "edge_classification", "strategy": "vertex_centric"}, set()
-    )
+    of_nodes = init._with_split(settings, divided.evolve(edge_split=split))
+    assert np.array_equal(of_nodes.split, divided.split), "a split of nodes is kept"
+    assert set(np.asarray(of_nodes.edge_split).tolist()) == {1, 2, 3}
+    values = {"task": "edge_classification", "strategy": "vertex_centric"}
+    assert not init._why_no_trials(settings, divided, values)

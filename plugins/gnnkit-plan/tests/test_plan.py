@@ -16,10 +16,10 @@ import torch
 from gnnkit_formats.synthetic import Synthetic
 from gnnkit_plan import layouts
 from gnnkit_plan import step as plan_step
-from gnnkit_plan.step import step_activations, step_volume
-from gnnkit_plan.trial import SavedTensors
-from gnnkit_plan.volume import Volume
-from torch import Tensor, nn
+from gnnkit_plan.layout import PROCESS_BYTES
+from gnnkit_plan.step import Volume, step_activations, step_volume
+from gnnkit_plan.trial import num_bytes, saved_tensors
+from torch import nn
 from torch_geometric.nn import SAGEConv
 
 import gnnkit
@@ -27,15 +27,10 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.graph import Graph
-from gnnkit.jobs.iterate import iterate
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.hgt import HGT
-from gnnkit.model.label_propagation import LabelPropagation
-from gnnkit.model.pagerank import PageRank
-from gnnkit.model.program import Nodes, Program
-from gnnkit.model.pyg import PyG
 from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
@@ -48,6 +43,7 @@ from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.utils.ranges import num_cores
 from tests.cases import exhaustive, few
 from tests.graphs import featured_graph
+from tests.models import PyG
 from tests.runs import BARE
 
 WIDTH, EDGE_WIDTH, CLASSES = 7, 2, 3
@@ -210,54 +206,15 @@ def test_the_job_counts_an_epoch_after_the_first(dropout: float, tmp_path: Any) 
     assert (later + lost < first).all() if dropout == 0 else (later == first).all()
 
 
-class Attends(Program):
-    """A program of somebody else, with all functions of the adjacency."""
-
-    self_loops = True
-
-    def start(self, nodes: Nodes) -> Tensor:
-        return nodes.adjacency.aggregate(nodes.features)
-
-    def step(self, x: Tensor, nodes: Nodes) -> Tensor:
-        largest = nodes.adjacency.aggregate(x, reduce="max")
-        rows = torch.stack([largest, x], 1)
-        attention = nodes.adjacency.softmax(nodes.adjacency.scores(x[:, :2], x[:, :2], nodes.adjacency.edge_features))
-        return nodes.adjacency.aggregate(rows, weight=attention).mean(1)
-
-
-PROGRAMS: dict[str, type[Program]] = {
-    "pagerank": PageRank,
-    "label_propagation": LabelPropagation,
-    "attends": Attends,
-}
-
-
-def step_counted(shards: list[Shard], program: Program, comm: Communicator) -> Counted:
-    """In one step of a program."""
-    worker = Worker(comm, shards[comm.rank], torch.float64, 0)
-    return totals(iterate(program, worker, lambda iteration, residual, states: None).tally)
-
-
-@pytest.mark.slow
-@on_grids(PROGRAMS, default=PROGRAMS)
-def test_words_and_messages_planned_for_a_program_are_those_counted(name: str, shapes: Shapes) -> None:
-    graph, program = featured_graph(), PROGRAMS[name](max_iterations=1)
-    for grid, quality, shards in map(layout, shapes):
-        planned, _ = step_volume(graph, program, quality)
-        results = Threads.run(functools.partial(step_counted, shards, program), grid.world_size)
-        check_volume(planned, results, grid)
-        assert grid.world_size == 1 or planned.received.all()
-
-
 def kept(shards: list[Shard], model: nn.Module, comm: Communicator) -> int:
     """Bytes that autograd saves in the forward pass of a training step."""
     model, shard = copy.deepcopy(model), shards[comm.rank]
     engine = Engine(shard.with_self_loops() if model.self_loops else shard, comm, torch.float64)
     layers = ShardAdjacency.layers(engine, model.num_layers, 1)  # type: ignore[arg-type]
     x = torch.tensor(shard.features)
-    with SavedTensors([x, *engine.lasting_tensors(), *model.parameters()]) as saved:
+    with saved_tensors([x, *engine.lasting_tensors(), *model.parameters()]) as saved:
         model(x, layers)
-    return saved.num_bytes
+    return num_bytes(saved)
 
 
 @pytest.mark.slow
@@ -308,21 +265,16 @@ def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
         overrides=["job=plan"],
         folder=tmp_path / "run",
     )
-    assert set(result["layouts"]) - {"metis"} == {"chosen", "1d", "1.5d", "2d", "3d", "[1,1,4]", "tiles"}
-    assert result["layouts"]["tiles"]["grid"] == [4, 1, 1]
-    assert result["layouts"]["chosen"] == result["layouts"]["2d"]
-    least = min(layout["words"]["max"] for layout in result["layouts"].values())
-    assert f"{least:,}" in result["why"] or "no layout moves fewer" in result["why"]
-    assert result["why"].startswith(("recommended: partition.grid=", "recommended: partition="))
-    names = [line[:26].strip() for line in result.summary.splitlines()]
-    assert names.count("chosen = 1.5d = 2d = 3d") == names.count("1d") == names.count("tiles") == 1
+    names = ["chosen", "1d", "[1,1,4]", "balanced", "ldg", "buffered"]  # 1.5d and 3d are the chosen 2d
+    assert list(result["layouts"])[:6] == names
+    assert result["layouts"]["ldg"]["grid"] == [4, 1, 1]
+    assert result["layouts"]["chosen"]["overrides"] == "partition=contiguous partition.grid=2d"
+    overrides = [layout["overrides"] for layout in result["layouts"].values()]
+    assert result["why"].startswith(tuple(f"recommended: {keys}: " for keys in overrides))
+    printed = [line[:26].strip() for line in result.summary.splitlines()]
+    assert [printed.count(name) for name in names] == [1] * 6
     assert sum("seconds" in each for each in result["layouts"].values()) > 1
     assert all(len(each["memory_per_rank"]) == 4 for each in result["layouts"].values())
-    assert result["layouts"]["[1,1,4]"]["words"]["gathered"] == [0] * 4
-    alone = result["one_worker"]
-    assert (alone["grid"], alone["words"]["max"]) == ([1, 1, 1], 0)
-    assert alone["seconds"] > 0
-    assert f"one worker takes {alone['seconds']:.4g} s an epoch" in result.summary
 
 
 @pytest.mark.slow
@@ -346,16 +298,11 @@ def test_layers_of_pyg_are_planned_on_layouts_that_serve_them(tmp_path: Any) -> 
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@few(
-    "strategy",
-    ["vertex_centric", "preset_workload", "individual_sample", "joint_sample"],
-    default=("vertex_centric", "individual_sample"),
-)
-def test_memory_predicted_is_that_of_the_run_within_15_percent(strategy: str, tmp_path: Any) -> None:
+def test_memory_predicted_is_that_of_the_run_within_15_percent(tmp_path: Any) -> None:
     graph = Synthetic(kind="sbm", num_nodes=10_000, num_edges=50_000, width=64).load()
-    usual: dict[str, Any] = {"strategy": strategy, "workers": 2, "threads": 1, "comm": "gloo", **BARE}
+    usual: dict[str, Any] = {"strategy": "vertex_centric", "workers": 2, "threads": 1, "comm": "gloo", **BARE}
     plan = gnnkit.train(graph, folder=tmp_path / "plan", job="plan", **usual)
-    predicted = plan["layouts"]["chosen"]["memory_per_rank"] if "layouts" in plan else plan["memory"]
+    predicted = plan["layouts"]["chosen"]["memory_per_rank"]
     gnnkit.train(graph, folder=tmp_path / "run", trainer={"max_epochs": 3, "check_val_every_n_epoch": 1}, **usual)
     states = [json.loads(line) for line in (tmp_path / "run" / "workers.jsonl").read_text().splitlines()]
     measured = [max(state["memory"] for state in states if state["rank"] == rank) for rank in range(2)]
@@ -370,9 +317,9 @@ def test_layouts_beyond_the_bound_of_trials_have_no_seconds(monkeypatch: pytest.
     keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": 4, "comm": "threads", "partition": "hash"}
     monkeypatch.setattr(layouts, "TRIED_EDGES", graph.num_edges)
     plan = gnnkit.train(graph, folder=tmp_path / "plan", job="plan", **keys)
-    assert [name for name, layout in plan["layouts"].items() if "seconds" in layout] == ["chosen", "1d"]
+    assert [name for name, layout in plan["layouts"].items() if "seconds" in layout] == ["chosen"]
     assert all(layout["memory"] > 0 and layout["words"]["max"] > 0 for layout in plan["layouts"].values())
-    assert "1.5d = 2d = 3d, [1,1,4], " in plan.summary
+    assert "1.5d, [1,1,4], " in plan.summary
 
 
 @pytest.mark.slow
@@ -384,21 +331,27 @@ def test_ranks_elsewhere_are_planned_by_words_over_bandwidth(key: str, tmp_path:
     plan = gnnkit.train(graph, folder=tmp_path / "plan", workers=workers, overrides=[key], **keys)
     assert all(len(layout["memory_per_rank"]) == workers for layout in plan["layouts"].values())
     assert not any("seconds" in layout for layout in plan["layouts"].values())
-    seconds = plan["layouts"]["2d"]["bytes_sent"]["max"] / 1e6
-    assert (f"2d = 3d {seconds:.3g} s" in plan.summary) == key.startswith("plan")
+    name = next(name for name in plan["layouts"] if name in ("1.5d", "2d"))
+    seconds = plan["layouts"][name]["bytes_sent"]["max"] / 1e6
+    assert (f"{name} {seconds:.3g} s" in plan.summary) == key.startswith("plan")
     assert ("plan.bandwidth=GB/s predicts" in plan.summary) == (not key.startswith("plan"))
 
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_memory_of_a_rank_elsewhere_is_predicted_within_15_percent(tmp_path: Path) -> None:
-    graph = Synthetic(kind="sbm", num_nodes=40_000, num_edges=200_000, width=128).load()
+def test_data_of_ranks_elsewhere_is_predicted_within_40_percent(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": 2, "threads": 1, "comm": "gloo", **BARE}
+
+    def measured(num_nodes: int) -> int:
+        graph, folder = Synthetic("sbm", num_nodes, 5 * num_nodes, width=128).load(), tmp_path / str(num_nodes)
+        gnnkit.train(graph, folder=folder, trainer={"max_epochs": 3}, **keys)
+        lines = (folder / "workers.jsonl").read_text().splitlines()
+        return max(json.loads(line)["memory"] for line in lines)
+
+    graph = Synthetic("sbm", 40_000, 200_000, width=128).load()
     plan = gnnkit.train(graph, folder=tmp_path / "plan", job="plan", overrides=["plan.bandwidth=1"], **keys)
-    gnnkit.train(graph, folder=tmp_path / "run", trainer={"max_epochs": 3}, **keys)
-    states = [json.loads(line) for line in (tmp_path / "run" / "workers.jsonl").read_text().splitlines()]
-    measured = [max(state["memory"] for state in states if state["rank"] == rank) for rank in range(2)]
-    assert plan["layouts"]["chosen"]["memory_per_rank"] == pytest.approx(measured, rel=0.15)
+    planned = max(plan["layouts"]["chosen"]["memory_per_rank"]) - PROCESS_BYTES
+    assert planned == pytest.approx(measured(40_000) - measured(100), rel=0.4)
 
 
 @pytest.mark.slow
@@ -407,10 +360,10 @@ def test_memory_of_a_rank_elsewhere_is_predicted_within_15_percent(tmp_path: Pat
     ("overrides", "scheme", "saves"),
     [
         ([], None, True),
-        (["exchange=pipelined"], "words and seconds are those of exact exchange; by default, exchange=pipelined sends", True),
-        (["exchange=quantized"], "words are those of exact exchange; by default, exchange=quantized sends about 0.32", False),
-        (["strategy.local_iterations=4"], "strategy.local_iterations=4 sends about 0.48 of these bytes", True),
-        (["sync=leader", "sync.mode=ssp"], "sync.mode=ssp sends about 0.39 of these bytes", True),
+        (["exchange=pipelined"], "words and seconds are those of exact exchange, and exchange=pipelined sends fewer", True),
+        (["exchange=quantized"], "words are those of exact exchange, and exchange=quantized sends fewer", False),
+        (["strategy.local_iterations=4"], "strategy.local_iterations=4 sends fewer bytes", True),
+        (["sync=leader", "sync.mode=ssp"], "sync.mode=ssp sends fewer bytes", True),
     ],
 )  # fmt: skip
 def test_counts_of_exact_exchange_say_so_beside_an_approximate_scheme(
@@ -435,14 +388,10 @@ def test_what_is_on_is_not_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_the_memory_of_sampled_steps_is_in_mebibytes(tmp_path: Path) -> None:
+def test_sampled_steps_are_trained_instead(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"strategy": "individual_sample", "workers": 2, "comm": "threads", "job": "plan"}
-    plan = gnnkit.train(featured_graph(typed=False), folder=tmp_path / "run", **keys)
-    peaks = ", ".join(f"{peak / 2**20:,.1f}" for peak in plan["memory"])
-    assert f"{peaks} MiB by rank" in plan.summary
-
-
-def test_shares_of_schemes_are_those_measured() -> None:
-    page = (Path(__file__).parents[3] / "benchmarks/schedules.md").read_text(encoding="utf-8")
-    names = {"ssp": "ssp, staleness 7", "async": "ssp, staleness 7", "4": "local_iterations=4"}
-    assert all(f"| {names.get(key, key)} | {share:g} |" in page for key, share in gnnkit_plan.plan.SHARES.items())
+    with pytest.raises(
+        gnnkit.UserError, match=r"strategy=individual_sample has others: train with trainer.max_epochs=2"
+    ):
+        gnnkit.train(featured_graph(typed=False), folder=tmp_path / "run", **keys)
+    assert not (tmp_path / "run").exists()

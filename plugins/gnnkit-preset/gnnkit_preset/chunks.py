@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.strategy import Worker
-from gnnkit.utils.ranges import MAX_COUNT, whole
 
 _LEAST = 1e-9  # share of the longest time that a move must save, more than rounding
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkKeys:
-    """How many chunks a worker has at first, and after how many epochs they move."""
-
-    per_rank: int
-    every: int
-
-    @classmethod
-    def of(cls, chunks: int | None, resplit_every: int | None) -> ChunkKeys:
-        """Checks the keys. Unset ones are 16 chunks, and every epoch."""
-        per_rank = whole("strategy.chunks", 16 if chunks is None else chunks, 1, MAX_COUNT)
-        return cls(
-            per_rank, whole("strategy.resplit_every", 1 if resplit_every is None else resplit_every, 1, MAX_COUNT)
-        )
 
 
 class Chunks:

@@ -15,8 +15,7 @@ from gnnkit.engine import derive
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Graph, Ids
 from gnnkit.partition import Grid, Partitioner
-from gnnkit.strategy.share import StepInputs, WorkerShare, induced_block
-from gnnkit.strategy.workload import Reader, Workload
+from gnnkit.strategy.workload import Reader, StepInputs, WorkerShare, Workload, induced_block
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
 
@@ -29,14 +28,13 @@ class ClusterKeys:
     cutter: Partitioner
 
     @classmethod
-    def of(cls, clusters: int | None, clusters_per_batch: int | None, clusters_by: str | None) -> ClusterKeys:
-        """Checks the keys. Unset ones are 32 clusters, 4 per step, and buffered."""
-        count = whole("strategy.clusters", 32 if clusters is None else clusters, 1, MAX_COUNT)
-        per_batch = 4 if clusters_per_batch is None else clusters_per_batch
-        whole("strategy.clusters_per_batch", per_batch, 1, MAX_COUNT)
+    def of(cls, clusters: int, clusters_per_batch: int, clusters_by: str) -> ClusterKeys:
+        """Checks the keys."""
+        count = whole("strategy.clusters", clusters, 1, MAX_COUNT)
+        per_batch = whole("strategy.clusters_per_batch", clusters_per_batch, 1, MAX_COUNT)
         if per_batch > count:
             raise UserError(f"strategy.clusters_per_batch={per_batch} must be at most strategy.clusters={count}")
-        return cls(count, per_batch, _partitioner(clusters_by or "buffered"))
+        return cls(count, per_batch, _partitioner(clusters_by))
 
     @property
     def num_steps(self) -> int:

@@ -17,8 +17,7 @@ from gnnkit.graph import Block, Floats, Ids, Split
 from gnnkit.sampler import Sampler
 from gnnkit.strategy import ExecutionStrategy, Relations
 from gnnkit.strategy.preset_workload import PresetWorkload
-from gnnkit.strategy.share import StepInputs, WorkerShare
-from gnnkit.strategy.workload import Reader, Workload
+from gnnkit.strategy.workload import Reader, StepInputs, WorkerShare, Workload
 from gnnkit.utils.ranges import MAX_COUNT, whole
 
 _PART_OF_RELATIONS = "weighs edges by coverage, not by relation"

@@ -33,8 +33,8 @@ from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.sampler import NeighborSampler
 from gnnkit.strategy import ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.preset_workload import PresetWorkload
-from gnnkit.strategy.share import WorkerShare
 from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.strategy.workload import WorkerShare
 from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.testing import check_strategy
@@ -63,10 +63,8 @@ MODES: dict[str, Callable[[], PresetWorkload]] = {
     "clusters of their own": functools.partial(Cluster, **CLUSTERS, degrees="local"),
     "clusters by ldg": functools.partial(Cluster, **CLUSTERS, clusters_by="ldg"),
     "llcg": functools.partial(Llcg, **SMALL, sync_every=2),
-    "llcg of clusters": functools.partial(Llcg, **SMALL, halo="cluster", clusters=3, clusters_per_batch=2),
-    "llcg of moving chunks": functools.partial(Llcg, **SMALL, split="dynamic", chunks=3),
+    "llcg as published": functools.partial(Llcg, **SMALL, sync_every=2, control_variates=False),
     "dynamic": functools.partial(Dynamic, chunks=3),
-    "dynamic clusters": functools.partial(Dynamic, chunks=3, halo="cluster", clusters=3, clusters_per_batch=2),
     "coverage": Coverage,
 }
 
@@ -414,13 +412,9 @@ def test_what_depends_on_workers_has_no_reference_on_one_rank() -> None:
         (functools.partial(Cluster, clusters_by="stored"), r"clusters_by=stored wants path: choose a partitioner"),
         (functools.partial(Cluster, clusters=3), r"clusters_per_batch=4 must be at most strategy\.clusters=3"),
         (functools.partial(Cluster, sync_every="step"), r"sync_every=step must be epoch or a whole number"),
-        (functools.partial(Dynamic, clusters=4), r"clusters=4 is read with strategy\.halo=cluster only: leave the key"),
-        (functools.partial(Dynamic, clusters_by="ldg"), r"clusters_by=ldg is read with strategy\.halo=cluster only"),
+        (functools.partial(Dynamic, halo="cluster"), r"halo=cluster was removed: use strategy=cluster"),
         (functools.partial(Dynamic, halo="two_hop"), r"halo=two_hop is not known: did you mean one_hop\?"),
         (functools.partial(Dynamic, sync_every=2), r"sync_every=2 does not go with moving chunks"),
-        (functools.partial(Dynamic, control_variates=False), r"control_variates=false is read with strategy\.average="),
-        (functools.partial(Llcg, chunks=4), r"chunks=4 is read with strategy\.split=dynamic only"),
-        (functools.partial(Llcg, split="moving"), r"split=moving is not known"),
         (functools.partial(Llcg, 0), r"correction_steps=0 must be a whole number from 1"),
         (functools.partial(Coverage, 0), r"resplit_every=0 must be a whole number from 1"),
     ],
@@ -428,6 +422,11 @@ def test_what_depends_on_workers_has_no_reference_on_one_rank() -> None:
 def test_keys_that_make_no_sense_are_refused_with_the_reason(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(UserError, match=rf"^strategy\.{message}"):
         make()
+
+
+def test_llcg_leaves_control_variates_out_on_request() -> None:
+    assert Llcg().keys.control_variates
+    assert not Llcg(control_variates=False).keys.control_variates
 
 
 def test_a_sampler_is_needed_by_llcg_alone() -> None:
@@ -440,7 +439,7 @@ def test_a_sampler_is_needed_by_llcg_alone() -> None:
 
 def test_links_are_predicted_on_shares_that_are_not_clustered_or_corrected() -> None:
     LinkPrediction().check(Dynamic(), None)
-    for strategy in (Dynamic(halo="cluster"), Cluster(), Llcg(), Coverage()):
+    for strategy in (Cluster(), Llcg(), Coverage()):
         with pytest.raises(UserError, match="provides rows of nodes only"):
             LinkPrediction().check(strategy, None)
 

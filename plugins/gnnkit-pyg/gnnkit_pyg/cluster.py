@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC
-from gnnkit.partition.undirected import undirected
+from gnnkit.partition.base import undirected
 from gnnkit.utils.ranges import MAX_COUNT, one_of, shown, whole
 from gnnkit_pyg.checks import check_edges, parse
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gnnkit import _core
 from gnnkit.graph import CSC, Ids
-from gnnkit.sampler.base import Reading
+from gnnkit.sampler.base import Reading, Visibility
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,4 +62,4 @@ class RelationEdges:
         Args:
             latest: whether draws are among the latest visible edges.
         """
-        return Reading(self.csc, times=self.times, latest=latest)
+        return Reading(self.csc, visibility=None if self.times is None else Visibility(self.times, latest=latest))

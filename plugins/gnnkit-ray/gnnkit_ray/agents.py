@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from gnnkit.launch.entry import die_with_parent
+from gnnkit.launch.child import die_with_parent
 from gnnkit.launch.environment import StartedRank
 from gnnkit.launch.launcher import Ranks
 

@@ -7,34 +7,23 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any, cast
 
 import lightning as L
 
 from gnnkit.callback import Leader, LeaderHook
-from gnnkit.comm.heartbeats import pause
+from gnnkit.comm.survivors import pause
 from gnnkit.errors import UserError
-from gnnkit.leader.run import LeaderRun
+from gnnkit.launch import program
+from gnnkit.launch.watchdog import Patience
+from gnnkit.leader.site import LeaderRun
 from gnnkit.strategy import ExecutionStrategy, MovableNodes, MovableWork, SeedDealer
-from gnnkit_rebalancing.recut import Recut, Request, pays
+from gnnkit_rebalancing.recut import Change, Request, pays
 
 MAX_LOOKS = 3  # maximum number of attempts per run, whether or not they change the shares
 COST, EDGE_COST = 1.0, 1e-6  # estimated seconds of a first change, and additional seconds per edge
 _KEY, _TAG = "leader.rebalance", "rebalance"  # configuration key, and tag of the leader's messages
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """New shares of the work, which all workers adopt."""
-
-    speeds: list[float]  # [world_size] measured
-    before: float  # seconds per step of the slowest rank
-    after: float  # predicted value of `before`
-    shares: list[float] | None = None  # [world_size] shares of the seeds, if seeds move
-    shard: str | None = None  # folder of the new shards, if nodes move
-    moved: int = 0  # number of nodes with a new owner
-    balance: dict[str, float] = field(default_factory=dict)  # max/mean of the new shards
 
 
 class Rebalancing(LeaderHook):
@@ -126,21 +115,17 @@ class Rebalancing(LeaderHook):
             seconds: [world_size] compute time of each rank per step.
             steps: Number of remaining steps.
         """
-        name = f"again-{self._looks}"
+        request = Request(str(self.run.folder), f"again-{self._looks}", seconds, steps, self._cost)
         try:
-            result = run_recut(
-                self.run, Request(str(self.run.folder), name, seconds, steps, self._cost), self._heartbeat()
-            )
+            change = run_recut(self.run, request, self._heartbeat())
         except RuntimeError as error:
             self._looks = MAX_LOOKS
             _log(f"{_KEY}: no change, because repartitioning failed: {error}")
             return None
-        if not result.moved:
-            _log(f"{_KEY}: no change, because a step would take {_format_times(result.before, result.after)}")
+        if change.shard is None:
+            _log(f"{_KEY}: no change, because a step would take {_format_times(change.before, change.after)}")
             return None
-        return Change(
-            result.speeds, result.before, result.after, shard=name, moved=result.moved, balance=result.balance
-        )
+        return change
 
     def _move_seeds(self, strategy: Any, seconds: list[float], steps: int) -> Change | None:
         """Computes new shares of the seeds. Returns None if they do not pay off.
@@ -188,9 +173,9 @@ def follow(run: LeaderRun) -> Change | None:
             return None if fields["change"] is None else Change(**fields["change"])
 
 
-def run_recut(run: LeaderRun, request: Request, beat: Callable[[], None]) -> Recut:
+def run_recut(run: LeaderRun, request: Request, beat: Callable[[], None]) -> Change:
     """Repartitions the graph in a new process."""
-    return Recut(**run.run_program("gnnkit_rebalancing.recut", asdict(request), beat))
+    return Change(**program.run("gnnkit_rebalancing.recut", asdict(request), Patience.of(run.timeout), beat))
 
 
 def _list_obstacles(parts: Any) -> dict[str, object]:

@@ -6,7 +6,7 @@ responses are JSON.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +33,16 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Recut:
-    """The program's result: measured speeds and the new partition's figures."""
+class Change:
+    """New shares of the work, which all workers adopt."""
 
-    speeds: list[float]  # [world_size] work per second, in aggregated edges
+    speeds: list[float]  # [world_size] work per second, measured
     before: float  # seconds per step of the slowest rank
     after: float  # predicted value of `before`
-    moved: int  # number of nodes with a new owner. 0: no new shards were written
-    balance: dict[str, float]  # max/mean of the new shards
+    shares: list[float] | None = None  # [world_size] shares of the seeds, if seeds move
+    shard: str | None = None  # folder of the new shards, if nodes move
+    moved: int = 0  # number of nodes with a new owner
+    balance: dict[str, float] = field(default_factory=dict)  # max/mean of the new shards
 
 
 def pays(before: float, after: float, steps: int, cost: float) -> bool:
@@ -55,7 +57,7 @@ def pays(before: float, after: float, steps: int, cost: float) -> bool:
     return after <= WORTH * before and (before - after) * steps > PAYS * cost
 
 
-def recut(request: Request) -> Recut:
+def recut(request: Request) -> Change:
     """Distributes the work by speed, and writes new shards if this pays off."""
     folder = Path(request.folder)
     graph, partition = open_run(folder)
@@ -64,12 +66,13 @@ def recut(request: Request) -> Recut:
     speeds = _speeds(work, seconds)
     new_partition = shifted(graph, partition, speeds)
     before, after = float(seconds.max()), float((work_of(graph, new_partition) / speeds).max())
+    change = Change(speeds.tolist(), before, after)
     num_moved = int(np.count_nonzero(new_partition.node_rank != partition.node_rank))
     moves = num_moved or partition.edge_cell is not None
     if not moves or not pays(before, after, request.steps, request.cost):
-        return Recut(speeds.tolist(), before, after, 0, {})
+        return change
     balance = replace_shards(folder, request.name, graph, new_partition)
-    return Recut(speeds.tolist(), before, after, max(num_moved, 1), balance)
+    return replace(change, shard=request.name, moved=num_moved, balance=balance)
 
 
 def _speeds(work: Floats, seconds: Floats) -> Floats:  # [world_size]

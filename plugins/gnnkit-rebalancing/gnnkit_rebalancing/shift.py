@@ -206,7 +206,8 @@ class _State:
         place[ranks] = np.arange(len(ranks))
         counts = np.zeros(len(nodes) * len(ranks))
         for csc in (self.csc, self.out):
-            edges, row = _edges_of(csc, nodes)
+            edges, degree = csc.in_edges(nodes)
+            row = np.repeat(np.arange(len(nodes)), degree)
             rank = place[self.owner[csc.indices[edges]]]
             has_rank = rank >= 0
             counts += np.bincount(row[has_rank] * len(ranks) + rank[has_rank], minlength=len(counts))
@@ -231,27 +232,19 @@ class _State:
     def _cut_edges(self, nodes: Ids, source: int, target: int) -> tuple[Ids, Ids]:
         """Returns the nodes' in-edges held by a rank, and their new cells."""
         slices = self.partition.grid.slices
-        edges, _ = _edges_of(self.csc, nodes)
+        edges, _ = self.csc.in_edges(nodes)
         edges = edges[self.cells[edges] == source // slices]
         return edges, np.full(len(edges), target // slices, np.int32)
 
     def _moving_edges(self, nodes: Ids, target: int) -> tuple[Ids, Ids]:
         """Returns the edges that move with their nodes, and their new cells."""
         grid = self.partition.grid
-        edges, _ = _edges_of(self.csc, nodes)
+        edges, _ = self.csc.in_edges(nodes)
         moves = np.zeros(len(self.owner), bool)
         moves[nodes] = True
         if grid.cols > 1:
-            out, _ = _edges_of(self.out, nodes)
+            out, _ = self.out.in_edges(nodes)
             edges = np.concatenate([edges, self.positions[out[~moves[self.out.indices[out]]]]])
         cell = np.where(moves, target, self.owner) // grid.slices
         row, col = cell[self.destinations[edges]] % grid.rows, cell[self.csc.indices[edges]] // grid.rows
         return edges, (col * grid.rows + row).astype(np.int32)
-
-
-def _edges_of(csc: CSC, nodes: Ids) -> tuple[Ids, Ids]:
-    """Returns the nodes' in-edges, and for each edge the index of its node."""
-    first, degree = csc.indptr[nodes], np.diff(csc.indptr)[nodes]
-    row = np.repeat(np.arange(len(nodes)), degree)
-    before = np.cumsum(degree) - degree
-    return np.repeat(first - before, degree) + np.arange(len(row)), row

@@ -23,7 +23,7 @@ from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.jobs import Order, dispatch
+from gnnkit.jobs import Order, check
 from gnnkit.model.gcn import GCN
 from gnnkit.training import checkpoint, resume
 from gnnkit.training.run_site import RunSite
@@ -188,7 +188,7 @@ def test_a_slow_worker_gets_fewer_seeds_of_the_same_step(tmp_path: Path) -> None
         ({"strategy": "preset_workload"}, "strategy=preset_workload"),
         ({"strategy": {"name": "vertex_centric", "local_iterations": 2}}, "local_iterations"),
         ({"strategy": "vertex_centric", "exchange": "pipelined"}, "exchange=exact"),
-        ({"strategy": {"name": "individual_sample", "options": {"batching": "balanced"}}}, "strategy.batching"),
+        ({"strategy": {"name": "individual_sample", "options": {"batching": "balanced"}}}, "strategy.options.batching"),
         ({"strategy": {"name": "individual_sample", "features": "partitioned"}}, "strategy.features"),
         ({"sync": {"name": "parameter_server", "mode": "async"}}, "sync.mode=sync"),
         ({"sync": "neighbour"}, "sync=neighbour"),
@@ -214,7 +214,7 @@ def test_runs_that_cannot_be_rebalanced_are_refused(tmp_path: Path, keys: Any, r
 )
 def test_runs_that_lose_or_restart_workers_are_refused(overrides: list[str], reason: str) -> None:
     with pytest.raises(gnnkit.UserError, match=reason):
-        dispatch.check(Order(settle(compose([*overrides, "leader.rebalance=true"]))))
+        check(Order(settle(compose([*overrides, "leader.rebalance=true"]))))
 
 
 @pytest.mark.slow

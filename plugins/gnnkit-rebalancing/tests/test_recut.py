@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from gnnkit_rebalancing.recut import Recut, Request, pays, recut
+from gnnkit_rebalancing.recut import Change, Request, pays, recut
 
 from gnnkit import config
 from gnnkit.config.settings import Settings, settle
@@ -18,20 +18,20 @@ from gnnkit.graph import Graph
 from gnnkit.jobs.rank_run import RankRun
 from gnnkit.launch import program
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.stragglers import WINDOW, Stragglers
+from gnnkit.leader.watch import WINDOW, Stragglers
 from gnnkit.partition.shard import Shard
 from gnnkit.prepare.cut import prepare
 from gnnkit.prepare.facts import Needs, Preparation
 from gnnkit.prepare.run_partition import load_partition, load_rebalanced
-from gnnkit.result.folder import COORDINATION, PREPARED
+from gnnkit.result.result import COORDINATION, PREPARED
 from tests.jobs.test_train import small_graph
 
 SECONDS = [0.1, 0.3, 0.1]  # of a step, by rank
 NEEDS = Needs(trains=True, graph=False, reference=False, recut=True)
 
 
-def run_recut(request: Request, meanwhile: Callable[[], None] = lambda: None) -> Recut:
-    return Recut(**program.run("gnnkit_rebalancing.recut", asdict(request), Patience(), meanwhile))
+def run_recut(request: Request, meanwhile: Callable[[], None] = lambda: None) -> Change:
+    return Change(**program.run("gnnkit_rebalancing.recut", asdict(request), Patience(), meanwhile))
 
 
 def settings(*overrides: str) -> Settings:

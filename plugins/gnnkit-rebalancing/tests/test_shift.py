@@ -17,7 +17,7 @@ from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import cut_all
-from gnnkit.prepare.assign import assign
+from gnnkit.prepare.run_partition import assign
 from tests.cases import exhaustive
 from tests.partition.partition_cases import graphs, partitions
 

@@ -1,7 +1,7 @@
-"""What shows runs: HTML pages, whose figures are also saved, and displays of training.
+"""What shows runs: HTML pages, and displays of training.
 
-Only the files in run folders are read. A `Figure` is a list of SVG shapes. The Jinja2
-templates in `templates/` render figures and tables and escape all text.
+Only the files in run folders are read. A `Page` consists of charts and tables as data,
+which one Jinja2 template renders.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gnnkit import plugins
 from gnnkit.config.settings import Section
-from gnnkit.config.settings.values import run_folders
+from gnnkit.config.settings.fields import run_folders
 from gnnkit.errors import UserError
 from gnnkit.jobs import Job, Order, Result
 from gnnkit.jobs import folder as folders
-from gnnkit.jobs.lock import locked
-from gnnkit.launch.phases import say
+from gnnkit.jobs.folder import locked
+from gnnkit.launch.progress import say
 
 if TYPE_CHECKING:
     from lightning.pytorch.callbacks import Callback
@@ -54,16 +53,18 @@ class Report(Job):
         """Writes the page of one run, or one that compares several. Returns its path.
 
         Args:
-            runs: Run folders. Several need the package gnnkit-compare.
-            folder: Receives `report.html` and its figures.
+            runs: Run folders.
+            folder: Receives `report.html`.
         """
         from gnnkit_report.run import read_run
         from gnnkit_report.run_page import write
 
-        write_several = plugins.load("job", "compare").write_page if len(runs) > 1 else None
         contents = [read_run(run) for run in runs]
-        page: Path = write(contents[0], folder) if write_several is None else write_several(contents, folder)
-        return page
+        if len(contents) == 1:
+            return write(contents[0], folder)
+        from gnnkit_report.runs_page import compare
+
+        return compare(contents, folder)
 
     @staticmethod
     def display(watch: Watch) -> Callback:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from gnnkit.utils.documents import number
-from gnnkit_report.charts import Curve, clipped, curves, heat
-from gnnkit_report.drawing import SPLITS, Figure, Point, colour
-from gnnkit_report.run import RunFiles, at, matrix, section
+from gnnkit_report.charts import SPLITS, Chart, Curve, Point, colour, curves, matrix
+from gnnkit_report.page import clipped
+from gnnkit_report.run import RunFiles, at, section, square
 
 MOST_CLASSES = 40  # limit of the confusion matrix
-_ACRONYMS = {"roc", "auc", "f1", "mae", "rmse", "mrr", "ndcg"}  # in titles
 MOST_METRICS, MOST_CURVES = 8, 24
-_PLAIN = re.compile(r"[a-z0-9_]{1,40}")  # metric names that are safe in file names
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +23,11 @@ class BestEpoch:
     is_saved: bool  # whether the run saved this epoch's model
 
 
-def drawings(run: RunFiles) -> list[Figure]:
+def drawings(run: RunFiles) -> list[Chart]:
     """Draws the loss and the task's metrics, with a curve for each split."""
     best, figures = best_of(run), []
-    for index, (metric, names) in enumerate(_metrics(run).items()):
-        name = metric if metric == "loss" else f"figures_{metric if _PLAIN.fullmatch(metric) else index}"
-        figures += _curves(run, name, metric, names, best)
+    for metric, names in _metrics(run).items():
+        figures += _curves(run, metric, names, best)
     return [*figures, *_confusion(run)]
 
 
@@ -67,8 +61,9 @@ def _metrics(run: RunFiles) -> dict[str, list[str]]:
 def points_of(run: RunFiles, name: str) -> tuple[Point, ...]:
     """Returns a figure's points, with epochs from 1."""
     lines = run.epochs if name == "train_loss" else run.evaluations
-    points = ((number(line.get("epoch")), number(_figures(line).get(name))) for line in lines)
-    return tuple((epoch + 1, value) for epoch, value in points if epoch is not None and value is not None)
+    figures = ((line["epoch"] + 1, line if name == "train_loss" else line["figures"]) for line in lines)
+    points = ((epoch, number(values.get(name))) for epoch, values in figures)
+    return tuple((epoch, value) for epoch, value in points if value is not None)
 
 
 def main_figure(run: RunFiles) -> str | None:
@@ -78,36 +73,31 @@ def main_figure(run: RunFiles) -> str | None:
     return next((name for name in _names(run) if name.startswith("val_") and not name.endswith("_loss")), None)
 
 
-def _figures(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    figures = line.get("figures", line)
-    return figures if isinstance(figures, Mapping) else {}
-
-
 def _names(run: RunFiles) -> list[str]:
     """Lists all evaluations' figures, in order."""
-    return list(dict.fromkeys(str(name) for line in run.evaluations for name in _figures(line)))[:MOST_CURVES]
+    return list(dict.fromkeys(str(name) for line in run.evaluations for name in line["figures"]))[:MOST_CURVES]
 
 
-def _curves(run: RunFiles, name: str, metric: str, names: list[str], best: BestEpoch | None) -> list[Figure]:
+def _curves(run: RunFiles, metric: str, names: list[str], best: BestEpoch | None) -> list[Chart]:
     """Draws a metric, each split in its colour, and marks the best epoch."""
     lines = [
-        Curve.of(curve, curve, points, _tint(curve, index))
+        Curve(curve, points, _tint(curve, index))
         for index, curve in enumerate(names)
         if (points := points_of(run, curve))
     ]
     if not lines:
         return []
-    title = " ".join(word.upper() if word in _ACRONYMS else word for word in metric.split("_"))
-    title = title[:1].upper() + title[1:]
-    sentence = (
+    caption = (
         "Mean over the training rows of each epoch, and of each evaluation."
         if metric == "loss"
         else f"Measured at each evaluation, on all {rows_of(run)} of a split."
     )
-    if best is None:
-        return [curves(name, title, sentence, lines)]
-    caption = f"{sentence} Best {best.name} {best.value:.4g} in epoch {best.epoch:g}{_saved_model(run, best)}."
-    return [curves(name, title, caption, lines, mark=(best.epoch, f"best epoch {best.epoch:g}"))]
+    mark = None
+    if best is not None:
+        caption += f" Best {best.name} {best.value:.4g} in epoch {best.epoch:g}{_saved_model(run, best)}."
+        mark = best.epoch, f"best epoch {best.epoch:g}"
+    name = metric if metric == "loss" else f"figures_{metric}"
+    return [curves(name, metric, caption, lines, mark)]
 
 
 def rows_of(run: RunFiles) -> str:
@@ -130,9 +120,9 @@ def _tint(name: str, index: int) -> str:
     return SPLITS.get(name.partition("_")[0], colour(index + len(SPLITS)))
 
 
-def _confusion(run: RunFiles) -> list[Figure]:
+def _confusion(run: RunFiles) -> list[Chart]:
     """Draws the test rows' true and predicted classes."""
-    counts, classes = matrix(at(run.result, "confusion", "test")), at(run.result, "confusion", "classes")
+    counts, classes = square(at(run.result, "confusion", "test")), at(run.result, "confusion", "classes")
     if not counts or not isinstance(classes, list) or len(classes) != len(counts):
         return []
     order = sorted(range(len(counts)), key=lambda index: -sum(counts[index]))[:MOST_CLASSES]
@@ -141,4 +131,4 @@ def _confusion(run: RunFiles) -> list[Figure]:
     limit = "" if len(order) == len(counts) else f" The {len(order)} most frequent of {len(counts)} classes."
     caption = f"Test {rows_of(run)} by true and predicted class. Correct predictions are on the diagonal.{limit}"
     names = [str(classes[index]) for index in order]
-    return [heat("confusion", "Confusion of classes", caption, cells, names, ("true", "predicted"))]
+    return [matrix("confusion", "Confusion of classes", caption, cells, names, ("true", "predicted"))]

@@ -12,7 +12,7 @@ from typing import Any
 
 from gnnkit.config.settings import Settings
 from gnnkit.leader.epochs import duration
-from gnnkit.result.folder import EPOCHS
+from gnnkit.result.result import EPOCHS
 from gnnkit.utils.documents import parse_json
 
 _INTERVAL = 0.5  # seconds between updates

@@ -1,4 +1,4 @@
-"""Renders the templates, which escape all text, and writes a page with its figures."""
+"""A page as data, and the one template that renders it and escapes all text."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import base64
 import functools
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.result.folder import REPORT
+from gnnkit.result.result import REPORT
 from gnnkit.utils.documents import number
 from gnnkit.utils.storage import write_atomically
-from gnnkit_report.drawing import Figure
+from gnnkit_report.charts import Chart
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Template
 
-FIGURES = "figures"
 MARKDOWN, LATEX = "table.md", "table.tex"
 TEMPLATES = Path(__file__).with_name("templates")
 MAX_TEXT = 50_000  # characters per text
+_KEY = re.compile(r"((?<![\w.])[a-z_]+(?:\.[a-z_]+)*=[\w.\[\],-]*\w\]?|(?<!\w)job=verify)")  # shown as code
 # Control characters, and characters that reverse the text direction.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
@@ -48,22 +48,44 @@ class PageTable:
 
     def without_empty_columns(self) -> PageTable:
         """Returns the table without the columns that have no text, such as remarks."""
-        rows = [[*row, *[""] * (len(self.head) - len(row))] for row in self.rows]
-        nonempty = [index for index in range(len(self.head)) if any(row[index] for row in rows) or not rows]
-        return replace(
-            self, head=[self.head[index] for index in nonempty], rows=[[row[i] for i in nonempty] for row in rows]
-        )
+        kept = [index for index in range(len(self.head)) if any(row[index] for row in self.rows) or not self.rows]
+        return replace(self, head=[self.head[i] for i in kept], rows=[[row[i] for i in kept] for row in self.rows])
+
+    def texts(self) -> list[list[str]]:
+        """Returns the text of all cells, the column names first."""
+        table = self.without_empty_columns()
+        rows = (table.head, *table.rows)
+        return [[str(printable(getattr(cell, "text", cell))) for cell in row] for row in rows]
+
+    def aligned(self) -> str:
+        """Formats the table for a terminal, with long last cells cut."""
+        rows = [[*row[:-1], clipped(row[-1], 67)] for row in self.texts()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.rjust, row, widths)).rstrip() for row in rows)
+
+    def save(self, folder: Path) -> None:
+        """Writes `table.md` and, for LaTeX with booktabs, `table.tex`."""
+        rows = self.texts()
+        num_numbers = len(rows[0]) - 1
+        lines = [" | ".join(_escape(cell, _MARKDOWN) for cell in row) for row in rows]
+        lines.insert(1, " | ".join(["---", *["---:"] * num_numbers]))
+        write_atomically(folder / MARKDOWN, "".join(f"| {line} |\n" for line in lines).encode())
+        lines = [" & ".join(_escape(cell, _LATEX) for cell in row) + r" \\" for row in rows]
+        parts = [r"\begin{tabular}{l" + "r" * num_numbers + "}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
+        write_atomically(folder / LATEX, "\n".join([*parts, r"\bottomrule", r"\end{tabular}", ""]).encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A titled box with a text or a table."""
+    """A titled box with a text, code or a table."""
 
     title: str = ""
     table: PageTable | None = None
     text: str = ""
+    code: str = ""
     muted: bool = False  # use the muted text colour
-    wide: bool = False  # place below the figures, with the page's width
+    wide: bool = False  # place below the charts, with the page's width
+    folded: bool = False  # show the title only, until it is clicked
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,55 +93,25 @@ class PageSection:
     """A page section with a title. Omitted if it is empty."""
 
     title: str
-    figures: Sequence[Figure]
+    charts: Sequence[Chart] = ()
     panels: Sequence[Panel] = ()
+    items: Sequence[str] = ()  # a list, in which keys are shown as code
 
 
-def render(template: str | Path, **values: object) -> str:
-    """Renders a template.
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a run, of several runs, or of explanations."""
 
-    Args:
-        template: A file's name in this package, or another file's path, which may
-            extend these.
-        **values: The template's variables.
-    """
-    environment = _environment()
-    if isinstance(template, Path):
-        return environment.from_string(template.read_text(encoding="utf-8")).render(**values)
-    return environment.get_template(template).render(**values)
+    title: str
+    summary: str
+    sections: Sequence[PageSection]
+    notes: Sequence[str] = ()
+    cards: Sequence[tuple[str, str]] = ()  # values and names
 
-
-def save(
-    template: str | Path, figures: Iterable[Figure], folder: Path, /, *, draws: bool = True, **values: object
-) -> Path:
-    """Writes a page, and each figure as an SVG file. Returns the page's path.
-
-    Args:
-        template: As for `render`.
-        figures: The figures on the page.
-        folder: Receives the files.
-        draws: Whether to write the SVG files.
-        **values: The template's variables.
-    """
-    write_atomically(folder / REPORT, render(template, **values).encode())
-    if draws:
-        (folder / FIGURES).mkdir(exist_ok=True)
-        for figure in figures:
-            (folder / FIGURES / f"{figure.name}.svg").write_bytes(svg_file(figure))
-    return folder / REPORT
-
-
-def save_text_tables(table: PageTable, folder: Path) -> None:
-    """Writes a table to `table.md` and, for LaTeX with booktabs, to `table.tex`."""
-    rows = [[str(printable(getattr(cell, "text", cell))) for cell in row] for row in (table.head, *table.rows)]
-    num_numbers = len(rows[0]) - 1
-    rule = ["---", *["---:"] * num_numbers]
-    lines = [" | ".join(_escape(cell, _MARKDOWN) for cell in row) for row in rows]
-    lines.insert(1, " | ".join(rule))
-    write_atomically(folder / MARKDOWN, "".join(f"| {line} |\n" for line in lines).encode())
-    lines = [" & ".join(_escape(cell, _LATEX) for cell in row) + r" \\" for row in rows]
-    parts = [r"\begin{tabular}{l" + "r" * num_numbers + "}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
-    write_atomically(folder / LATEX, "\n".join([*parts, r"\bottomrule", r"\end{tabular}", ""]).encode())
+    def save(self, folder: Path) -> Path:
+        """Writes `report.html` atomically, and returns its path."""
+        write_atomically(folder / REPORT, _template().render(page=self).lstrip().encode())
+        return folder / REPORT
 
 
 _MARKDOWN = {character: f"\\{character}" for character in "\\|*_`<>[]#"} | {"\n": " "}
@@ -139,47 +131,27 @@ def _escape(text: str, escapes: Mapping[str, str]) -> str:
     return "".join(escapes.get(character, character) for character in text.replace("+-", "±"))
 
 
-def svg_file(figure: Figure) -> bytes:
-    """Returns a figure as an SVG file, with light colours in place of CSS variables.
-
-    Few programs other than browsers support variables.
-    """
-    colours = _light_colours()
-    text = render("figure.svg", figure=figure)
-    return re.sub(r":var\(--(\w+)\)", lambda name: f":{colours.get(name[1], 'inherit')}", text).encode()
-
-
-@functools.cache
 def asset(name: str) -> str:
     """Returns a file's text from the templates folder."""
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
 @functools.cache
-def _light_colours() -> dict[str, str]:
-    return dict(reversed(re.findall(r"--(\w+):(#\w+)", asset("style.css"))))
-
-
-@functools.cache
-def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-        finalize=printable,
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, finalize=printable
     )
-    digest = hashlib.sha256(asset("script.js").encode()).digest()
+    environment.filters["pieces"] = _KEY.split
+    script = asset("uPlot.min.js") + asset("script.js")
     environment.globals |= {
-        "style": Markup(asset("style.css")),
-        "script": Markup(asset("script.js")),  # a script element has no escapes
-        "script_hash": base64.b64encode(digest).decode(),
+        "style": Markup(asset("uPlot.min.css") + asset("style.css")),
+        "script": Markup(script),  # a script element has no escapes
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
-    return environment
+    return environment.from_string(asset("page.html"))
 
 
 def printable(value: object) -> object:
@@ -202,3 +174,8 @@ def format_value(value: Any) -> str:
     if isinstance(value, float) and not value.is_integer():
         return f"{value:.4g}"
     return f"{value:,.0f}" if number(value) is not None else str(value)
+
+
+def clipped(text: str, length: int) -> str:
+    """Shortens text to at most `length` characters."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"

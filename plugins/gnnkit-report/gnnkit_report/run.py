@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.result.folder import CLASSES, COORDINATION, EPOCHS, PICTURE, WORDS
+from gnnkit.result.result import CLASSES, COORDINATION, EPOCHS, PICTURE, WORDS
 from gnnkit.utils.documents import (
     MAX_JSON,
     check_regular,
@@ -23,7 +23,7 @@ from gnnkit.utils.documents import (
     read_yaml,
 )
 from gnnkit.utils.storage import Array, read_npy
-from gnnkit_report.charts import clipped
+from gnnkit_report.page import clipped
 
 RESULT, CONFIG, PREDICTIONS = "result.json", "config.yaml", "predictions.npy"
 MAX_NAME = 100  # characters of a class name
@@ -73,7 +73,7 @@ def numbers(value: object) -> list[float]:
     return [item for item in items if item is not None] if None not in items else []
 
 
-def matrix(value: object) -> list[list[float]]:
+def square(value: object) -> list[list[float]]:
     """Returns a square table of finite numbers, empty for anything else."""
     rows = [numbers(row) for row in value] if isinstance(value, list) else []
     return rows if rows and all(len(row) == len(rows) for row in rows) else []
@@ -110,7 +110,7 @@ def read_run(folder: Path) -> RunFiles:
         decision if isinstance(decision, Mapping) else {},
         _sampled_classes(predictions, partition),
         tuple(clipped(str(name), MAX_NAME) for name in names) if isinstance(names, list) else (),
-        matrix(words.tolist()) if words.size <= MAX_WORDS else [],
+        square(words.tolist()) if words.size <= MAX_WORDS else [],
         settings if isinstance(settings, Mapping) else {},
     )
 

@@ -12,7 +12,7 @@ from gnnkit_report.timeline import shares
 
 # Thresholds for shares of the time, balances and gaps.
 EXCHANGE, WAIT, SYNC, BALANCE = 0.3, 0.1, 0.25, 1.25
-GAP, UNDERFIT, RISING, LATE = 0.1, 0.7, 0.01, 0.9
+GAP, UNDERFIT, LATE = 0.1, 0.7, 0.9
 LONG = 10.0  # seconds of training from which faster settings pay
 SETUP = 2.0  # seconds of set-up per second of training
 
@@ -73,21 +73,11 @@ def _fit(run: RunFiles) -> Iterator[str]:
             yield f"train_{metric} {train:.3f} is far above {name} {val:.3f}, so the model overfits: try {_against_overfitting(run)}."
         elif train < UNDERFIT:
             yield f"train_{metric} is {train:.3f}, so the model underfits: try a larger model.hidden, more epochs, or a larger trainer.lr."
-    points = points_of(run, name)
-    if (line := _late_best(run)) is not None:
-        yield line
-    elif metric == "accuracy" and len(points) >= 4 and points[-1][1] - points[-3][1] > RISING:
-        yield f"{name} still rises: more epochs help, trainer.max_epochs={2 * int(points[-1][0])}."
-
-
-def _late_best(run: RunFiles) -> str | None:
-    """Suggests more epochs if the best one is in the last tenth of a complete run."""
     best, limit = best_of(run), number(section(run, "trainer").get("max_epochs"))
     if best is None or limit is None or run.result.get("stopped") or not LATE * limit < best.epoch <= limit:
-        return None
-    if any(value == best.value for epoch, value in points_of(run, best.name) if epoch <= LATE * limit):
-        return None
-    return f"{best.name} was best in epoch {best.epoch:g} of {limit:g}: more epochs may help, trainer.max_epochs={2 * limit:g}."
+        return
+    if all(value != best.value for epoch, value in points_of(run, best.name) if epoch <= LATE * limit):
+        yield f"{best.name} was best in epoch {best.epoch:g} of {limit:g}: more epochs may help, trainer.max_epochs={2 * limit:g}."
 
 
 def _against_overfitting(run: RunFiles) -> str:

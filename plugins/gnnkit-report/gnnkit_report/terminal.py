@@ -8,7 +8,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -29,14 +29,8 @@ class Display(Callback):
         self._live: Live | None = None
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
-        self._progress = Progress(
-            TextColumn("epoch"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            TextColumn("{task.description}"),
-        )
+        columns = MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()
+        self._progress = Progress("epoch", *columns, "left", "{task.description}")
         self._task = self._progress.add_task("", total=trainer.max_epochs, completed=trainer.current_epoch)
         self._live = Live(get_renderable=self.draw, console=self.console, refresh_per_second=REFRESH, transient=True)
         self._live.start()
@@ -60,37 +54,27 @@ class Display(Callback):
         self.on_train_end(trainer, module)
 
 
-_COLUMNS = (
-    "rank",
-    "step",
-    "longest\nin",
-    "loss",
-    "gradient\nnorm",
-    "edges",
-    "rows\n/s",
-    "wait\nms",
-    "compute\nms",
-    "exchange\nms",
-    "sync\nms",
-    "MiB",
-)
-
-
 def worker_table(states: list[WorkerState]) -> Table:
     """Creates a table of all workers' last steps, at most 80 columns wide."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in _COLUMNS:
+    rows = [_cells(state) for state in states]
+    for name in rows[0] if rows else ():
         table.add_column(name, justify="right", no_wrap=True)
-    for state in states:
-        table.add_row(
-            f"{state.rank}",
-            f"{int(state.step)}",
-            state.phase,
-            f"{state.loss:.4f}",
-            f"{state.gradient_norm:.3g}",
-            short(state.edges),
-            short(state.rows_per_second),
-            *(f"{1e3 * value:.1f}" for value in state.seconds.values()),
-            f"{state.memory / 2**20:.0f}",
-        )
+    for row in rows:
+        table.add_row(*row.values())
     return table
+
+
+def _cells(state: WorkerState) -> dict[str, str]:
+    """Returns a row's cells by column name."""
+    return {
+        "rank": f"{state.rank}",
+        "step": f"{int(state.step)}",
+        "longest\nin": state.phase,
+        "loss": f"{state.loss:.4f}",
+        "gradient\nnorm": f"{state.gradient_norm:.3g}",
+        "edges": short(state.edges),
+        "rows\n/s": short(state.rows_per_second),
+        **{f"{kind}\nms": f"{1e3 * seconds:.1f}" for kind, seconds in state.seconds.items()},
+        "MiB": f"{state.memory / 2**20:.0f}",
+    }

@@ -13,10 +13,9 @@ from gnnkit_report.notebook import Bar
 
 from gnnkit import config
 from gnnkit.config import settings
-from gnnkit.jobs import notebook
-from gnnkit.jobs.notebook import shows_bar
+from gnnkit.jobs.job import shows_bar
 from gnnkit.jobs.order import Order
-from gnnkit.launch import phases
+from gnnkit.launch import progress
 
 SMALL = ["strategy=vertex_centric", "dataset=synthetic", "workers=2", "trainer.max_epochs=20"]
 
@@ -86,13 +85,13 @@ def test_only_training_in_a_notebook_has_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not shows_bar(Order(settled("trainer.progress_bar=true")))
-    monkeypatch.setattr(notebook, "in_notebook", lambda: True)
+    monkeypatch.setattr("gnnkit.jobs.job.in_notebook", lambda: True)
     assert shows_bar(Order(settled("trainer.progress_bar=true")))
     assert not shows_bar(Order(settled("trainer.progress_bar=false")))
     assert not shows_bar(Order(settled("trainer.progress_bar=true", "job=verify")))
     assert not shows_bar(Order(settled("trainer.progress_bar=true", "model=pagerank")))
-    phases.begin(silent=True)
-    phases.phase("cutting")
-    phases.begin()
-    phases.phase("training")
+    progress.begin(silent=True)
+    progress.phase("cutting")
+    progress.begin()
+    progress.phase("training")
     assert capsys.readouterr().out.endswith("training\n")

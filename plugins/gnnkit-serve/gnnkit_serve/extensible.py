@@ -19,7 +19,7 @@ from gnnkit.graph.features import normalized
 from gnnkit.graph.schema import FeatureTable, types_of_nodes
 from gnnkit.prepare.columns import NumericTable, TrainedColumns
 from gnnkit.prepare.inputs import degree_rows
-from gnnkit.prepare.times import sampling_rule
+from gnnkit.prepare.steps import sampling_rule
 from gnnkit.prepare.trained import Inputs
 from gnnkit.sampler.links import pairs_of
 from gnnkit.utils.ranges import shown, shown_names

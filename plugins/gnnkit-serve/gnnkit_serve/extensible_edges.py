@@ -15,15 +15,15 @@ from gnnkit.graph import EdgeColumns, Graph, Ids, Split
 from gnnkit.graph.csc import sort_edges
 from gnnkit.graph.edge_columns import CONTEXT
 from gnnkit.graph.edge_order import listed_edges
-from gnnkit.graph.fields import narrowed_positions
 from gnnkit.graph.labels import unlabelled
 from gnnkit.graph.schema import types_of_nodes
 from gnnkit.graph.times import parse_time
+from gnnkit.graph.types import narrowed_positions
 from gnnkit.prepare.columns import TrainedColumns
 from gnnkit.prepare.trained import Inputs
 from gnnkit.sampler.links import pairs_of
 from gnnkit.task.labelled_edges import LabelledEdges
-from gnnkit.task.link_relation import relation_number
+from gnnkit.task.link_split import relation_number
 from gnnkit.utils.ranges import shown, shown_names
 from gnnkit_serve.extensible import NewEdgeColumns, joined_types
 from gnnkit_serve.new_nodes import NewEdge, NodeId

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids
-from gnnkit.graph.missing import MISSING
-from gnnkit.launch.phases import warn
+from gnnkit.graph.cells import MISSING
+from gnnkit.launch.progress import warn
 from gnnkit.prepare.columns import NumericTable, TrainedColumns
 from gnnkit.utils.checks import FLOAT32_MAX
 from gnnkit.utils.ranges import shown, shown_names

@@ -50,7 +50,7 @@ def _check_cells(cells: dict[str, FeatureCell]) -> dict[str, FeatureCell]:
     """Raises at the first cell, because pydantic would create an error for each."""
     for name, value in cells.items():
         if isinstance(value, bool) or not isinstance(value, float | int | str | None):
-            raise ValueError(f"{shown(name)} should be a number, text or null")
+            raise ValueError(f"{shown(name)} should be a number (1 for true, 0 for false), text or null")
         with suppress(OverflowError):  # an integer may exceed the range of floats
             if isinstance(value, str | None) or math.isfinite(value):
                 continue
@@ -200,15 +200,19 @@ async def _draining(app: FastAPI) -> AsyncIterator[None]:
     def drain(number: int, handler: Any) -> None:
         app.state.headers = {"connection": "close"}
         listeners = getattr(handler.__self__, "servers", ())
-        app.state.accepted = [_stop_listening(listener, loop) for listener in listeners]
+        for sock in (sock for listener in listeners for sock in listener.sockets):
+            loop.remove_reader(sock)
+        loop.call_soon(stop, listeners)  # follows the tasks of accepted connections, which need the listener
         loop.call_later(DRAIN, handler, number, None)
 
-    # A timer runs after the connections that wait by then have been accepted.
-    soon = partial(loop.call_soon_threadsafe, loop.call_later, 0, drain)  # type: ignore[arg-type]
+    def stop(listeners: Sequence[Any]) -> None:
+        app.state.accepted = [_stop_listening(listener, loop) for listener in listeners]
+
     for number in (signal.SIGINT, signal.SIGTERM):
         handler = signal.getsignal(number)
         if hasattr(getattr(handler, "__self__", None), "server_state"):  # a method of uvicorn's server
-            signal.signal(number, lambda number, _, handler=handler: soon(number, handler))  # type: ignore[misc]
+            answer = partial(loop.call_soon_threadsafe, partial(drain, number, handler))
+            signal.signal(number, lambda *_, answer=answer: answer())
     yield
 
 

@@ -27,14 +27,12 @@ from gnnkit.graph import Graph
 from gnnkit.jobs import weights
 from gnnkit.jobs.models import ModelFactory
 from gnnkit.jobs.order import CONFIG_FILE
-from gnnkit.launch.phases import say
-from gnnkit.model.adapt import adapted
+from gnnkit.launch.progress import say
+from gnnkit.model.base import dtype_of, on_plain
 from gnnkit.model.hetero import HeteroModel
-from gnnkit.model.parameters import dtype_of
-from gnnkit.model.plain import on_plain
-from gnnkit.model.unchanged import EdgeIndexModel
+from gnnkit.model.unchanged import EdgeIndexModel, adapted
 from gnnkit.prepare.inputs import with_names
-from gnnkit.result.folder import CLASSES, INPUTS, LABELS
+from gnnkit.result.result import CLASSES, INPUTS, LABELS
 from gnnkit.sampler import FullSampler
 from gnnkit.task import NodeTask, Task, name_columns
 from gnnkit.utils.documents import Json

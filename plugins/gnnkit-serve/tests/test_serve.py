@@ -13,7 +13,9 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,7 +42,7 @@ from tests.cases import exhaustive, few
 from tests.farm import Farm, graph_of
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE, within_process
-from tests.waiting import GUARD
+from tests.waiting import GUARD, wait_until
 
 pytestmark = pytest.mark.slow
 JSON = {"content-type": "application/json"}
@@ -63,11 +65,11 @@ def answered(client: TestClient, route: str, **body: Any) -> pd.DataFrame:
 
 
 def tables(run: Path, graph: Graph, folder: Path, **model: Any) -> pd.DataFrame:
-    """Returns the tables of job=predict side by side."""
+    """Returns the tables of job=predict side by side, without node types."""
     write = ["predictions"] if graph.labels.dtype.kind == "f" else ["predictions", "probabilities"]
     keys = {"comm": "threads", "write_format": "parquet", **BARE, **model}
     gnnkit.predict(run, graph, folder=folder, write=write, **keys)
-    parts = [pd.read_parquet(folder / f"{name}.parquet") for name in write]
+    parts = [pd.read_parquet(folder / f"{name}.parquet").drop(columns="type", errors="ignore") for name in write]
     return pd.concat([parts[0], *(part.drop(columns="id") for part in parts[1:])], axis=1)
 
 
@@ -153,6 +155,7 @@ def test_new_rows_of_a_table_are_given_by_column(
 
     refused({"size": 1}, "new has the columns size, expected size, city, age")
     refused(rows[0] | {"b": 1}, "new has the columns size, city, age, b, expected size, city, age")
+    refused(rows[0] | {"age": True}, "should be a number (1 for true, 0 for false), text or null")
     refused(rows[0] | {"age": "old"}, "column 'age' has the text 'old', but training read numbers there")
     capsys.readouterr()
     assert (
@@ -291,19 +294,27 @@ app = application(SimpleNamespace(identity={}, changed=str, predict=predict))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, exhaustive(signal.SIGINT)])
-def test_accepted_connections_are_answered_whenever_they_send(tmp_path: Path, number: signal.Signals) -> None:
+def test_accepted_connections_are_answered_whenever_they_send(
+    tmp_path: Path, number: signal.Signals, benchmark_module: ModuleType
+) -> None:
     """Uvicorn alone resets those whose request it has not read when it ends."""
     (tmp_path / "app.py").write_text(STUB)
     command = [sys.executable, "-m", "uvicorn", "app:app", "--port", "0"]
     request = httpx.Request("POST", "http://localhost/predict", json={"ids": [4]})
     head = [f"{name}: {value}" for name, value in request.headers.items()]
     text = "\r\n".join(["POST /predict HTTP/1.1", *head, "", ""]).encode() + request.content
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as server:
+    with (
+        subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as server,
+        ThreadPoolExecutor(8) as threads,
+    ):
         assert server.stderr is not None
         port = next(int(match[1]) for line in server.stderr if (match := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
         connections = [socket.create_connection(("127.0.0.1", port), timeout=GUARD) for _ in range(30)]
         for connection in connections[:10]:
             connection.sendall(text)
+        post = partial(benchmark_module.post, f"127.0.0.1:{port}", "/predict", {"ids": [4]})
+        later = [threads.submit(post) for _ in range(400)]  # arrive while the server stops to listen
+        wait_until(lambda: any(future.done() for future in later))
         server.send_signal(number)
         for connection in connections[10:]:
             connection.sendall(text)
@@ -311,6 +322,7 @@ def test_accepted_connections_are_answered_whenever_they_send(tmp_path: Path, nu
         answers = [connection.makefile("rb").read() for connection in connections]  # until it is closed
     assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
     assert all(b"connection: close" in answer.lower() for answer in answers[-10:])
+    assert {future.result() for future in later} <= {200, None}
 
 
 @pytest.mark.exhaustive

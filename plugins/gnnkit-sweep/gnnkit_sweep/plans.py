@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gnnkit_report.runs_page import DONE, SweptRun
+
 from gnnkit.errors import UserError
 from gnnkit.task import Task
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
-from gnnkit_sweep.rows import DONE, SweptRun
 from gnnkit_sweep.spaces import Space, expand, spaces
-from gnnkit_sweep.table import judged
 
 Overrides = tuple[str, ...]  # of one job
 _ALWAYS = ("train_loss", "seconds_per_epoch", "seconds_total", "time_to_accuracy")  # figures of every task
@@ -31,12 +31,12 @@ class SweepPlan(ABC):
     def batches(self) -> Iterator[list[Overrides]]:
         """Yields jobs that may run at once. The next batch may depend on outcomes."""
 
-    def tell(self, number: int, run: SweptRun) -> None:  # noqa: B027 - most plans do not depend on outcomes
-        """Records a run that has ended, by its index in the batch."""
+    def tell(self, run: SweptRun) -> None:  # noqa: B027 - most plans do not depend on outcomes
+        """Records a run that has ended."""
 
     def goal(self, runs: Sequence[SweptRun], task: Task) -> tuple[str, bool]:
         """Returns the figure that ranks the jobs, and whether lower is better."""
-        figure = judged(runs, task)
+        figure = next((run.main for run in runs if run.main is not None), task.progress)
         return figure, task.is_lower_better(figure)
 
     def best(self) -> Json | None:
@@ -80,7 +80,7 @@ class OptunaSearch(SweepPlan):
         self.metric: str = one_of("hydra.sweeper.metric", metric, (*task.names, *_ALWAYS))
         self.direction = _direction(keys["direction"], self.metric, task)
         self._study = _study(keys, self.direction)
-        self._trials: list[Any] = []
+        self._trials: list[Any] = []  # by the number of the run
 
     def first(self) -> list[Overrides]:
         ends = [[(space, value) for value in space.ends] for space in self._spaces]
@@ -88,28 +88,28 @@ class OptunaSearch(SweepPlan):
 
     def batches(self) -> Iterator[list[Overrides]]:
         for begin in range(0, self._num_trials, self._at_once):
-            self._trials = [self._study.ask() for _ in range(min(self._at_once, self._num_trials - begin))]
-            yield [self._job([(space, _suggest(trial, space)) for space in self._spaces]) for trial in self._trials]
+            trials = [self._study.ask() for _ in range(min(self._at_once, self._num_trials - begin))]
+            self._trials += trials
+            yield [self._job([(space, _suggest(trial, space)) for space in self._spaces]) for trial in trials]
 
-    def tell(self, number: int, run: SweptRun) -> None:
+    def tell(self, run: SweptRun) -> None:
         from optuna.trial import TrialState
 
         if self._follows and run.main is not None:
             self.metric, self._follows = run.main, False
         value = run.figures.get(self.metric)
         if run.status == DONE and isinstance(value, int | float) and math.isfinite(value):
-            self._study.tell(self._trials[number], value)
+            self._study.tell(self._trials[run.number], value)
         else:
-            self._study.tell(self._trials[number], state=TrialState.FAIL)
+            self._study.tell(self._trials[run.number], state=TrialState.FAIL)
 
     def goal(self, runs: Sequence[SweptRun], task: Task) -> tuple[str, bool]:
         return self.metric, self.direction == "minimize"
 
     def best(self) -> Json | None:
-        done = [trial for trial in self._study.trials if trial.value is not None]
-        if not done:
+        if not any(trial.value is not None for trial in self._study.trials):
             return None
-        best = (min if self.direction == "minimize" else max)(done, key=lambda trial: trial.value)
+        best = self._study.best_trial
         names = ("name", "metric", "best_evaluated_value", "best_evaluated_params")
         return dict(zip(names, ("optuna", self.metric, best.value, dict(best.params)), strict=True))
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gnnkit_report.runs_page import DONE, Sweep, SweptRun, numbers_of
+
 from gnnkit.config import RECORD, key_of
 from gnnkit.errors import UserError
-from gnnkit.jobs import dispatch
+from gnnkit.jobs import preload, start
 from gnnkit.jobs.order import Order, command, redact_override
-from gnnkit.launch import exits
+from gnnkit.launch import progress
 from gnnkit.launch.launcher import Jobs, Launcher
-from gnnkit.launch.phases import say
+from gnnkit.launch.progress import say
+from gnnkit.result.result import finite, format_figure
 from gnnkit.task import Task
 from gnnkit.utils.documents import read_object, read_or_empty, read_yaml
-from gnnkit_sweep import table
-from gnnkit_sweep.rows import DONE, SweptRun
+from gnnkit.utils.storage import write_atomically
 
 FAILED, UNFINISHED = "failed", "not finished"
 
@@ -54,7 +59,7 @@ class SweepJob:
     def work(self) -> int:
         """Does the job in the calling process, and returns the exit code."""
         say(command(self.arguments, self.order.program))
-        return exits.exit_code(lambda: dispatch.start(self.order).exit_code)
+        return progress.exit_code(lambda: start(self.order).exit_code)
 
     def row(self, status: str = UNFINISHED, exit_code: int | None = None, remark: str = "") -> SweptRun:
         """Returns the job's row in tables and on the page."""
@@ -78,7 +83,7 @@ class Runner:
         folder: Path,
         launcher: Launcher,
         task: Task,
-        on_end: Callable[[int, SweptRun], None] = lambda in_batch, run: None,
+        on_end: Callable[[SweptRun], None] = lambda run: None,
     ) -> None:
         """Stores the arguments.
 
@@ -86,37 +91,41 @@ class Runner:
             folder: Receives `results.json` and `results.csv`.
             launcher: Starts the jobs.
             task: Declares the figures of a run.
-            on_end: Called with each run that has ended, and its number in the batch.
+            on_end: Called with each run that has ended.
         """
         self.folder, self.launcher, self.task, self.ended = folder, launcher, task, on_end
         self.runs: list[SweptRun] = []
 
     def run(self, jobs: Sequence[SweepJob]) -> None:
         """Runs a batch of jobs, except those that are done already."""
-        first = len(self.runs)
         self.runs += [job.row() for job in jobs]
         done = [job for job in jobs if job.order.settings.on_exists == "resume" and job.is_done()]
         for job in done:
-            self.record(job.ended(0), job.number - first, "done before")
+            self.record(job.ended(0), "done before")
         if pending := [job for job in jobs if job not in done]:
-            self._launch(pending, first)
+            self._launch(pending)
 
-    def refuse(self, job: SweepJob, reason: str) -> None:
-        """Records a job that cannot start."""
-        self.runs.append(job.row())
-        self.record(job.row(FAILED, exits.USER_ERROR, reason))
-
-    def record(self, run: SweptRun, in_batch: int = 0, remark: str = "") -> None:
+    def record(self, run: SweptRun, remark: str = "") -> None:
         """Stores a run that has ended, calls `on_end`, and prints a line."""
         self.runs[run.number] = run
-        self.ended(in_batch, run)
+        self.ended(run)
         self.write()
-        text = " ".join(filter(None, [remark, table.line(run, self.task)]))
+        text = " ".join(filter(None, [remark, _line(run, self.task)]))
         say(f"[{run.number}] {run.name or 'one job'}: {text}")
 
     def write(self) -> None:
-        """Writes the files with a row for each job."""
-        table.write(self.runs, self.folder)
+        """Writes `results.json` and `results.csv` atomically."""
+        rows = [_row(run) for run in self.runs]
+        write_atomically(self.folder / "results.json", json.dumps(finite(rows), indent=2, allow_nan=False).encode())
+        keys = list(dict.fromkeys(key for run in self.runs for key in run.swept))
+        figures = list(dict.fromkeys(name for run in self.runs for name in run.figures if name not in keys))
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["job", "status", "exit_code", *keys, *figures, "folder"])
+        for run in self.runs:
+            values = [run.swept.get(name, run.figures.get(name, "")) for name in (*keys, *figures)]
+            writer.writerow([run.number, run.status, run.exit_code, *values, run.folder])
+        write_atomically(self.folder / "results.csv", text.getvalue().encode())
 
     @property
     def done(self) -> list[SweptRun]:
@@ -126,18 +135,18 @@ class Runner:
     @property
     def exit_code(self) -> int:
         """0 if all jobs have succeeded."""
-        return 0 if len(self.done) == len(self.runs) else exits.FAILED
+        return 0 if len(self.done) == len(self.runs) else progress.FAILED
 
-    def _launch(self, jobs: Sequence[SweepJob], first: int) -> None:
+    def _launch(self, jobs: Sequence[SweepJob]) -> None:
         batch = Jobs(
             [job.arguments for job in jobs],
             lambda number: jobs[number].work(),
-            lambda: dispatch.preload(jobs[0].order),
+            lambda: preload(jobs[0].order),
             [job.log for job in jobs],
         )
         with contextlib.closing(self.launcher.jobs(batch)) as exit_codes:
             for number, code in exit_codes:
-                self.record(jobs[number].ended(code), jobs[number].number - first)
+                self.record(jobs[number].ended(code))
 
 
 def _by_key(overrides: Sequence[str]) -> dict[str, str]:
@@ -151,11 +160,31 @@ def _figures(folder: Path) -> tuple[dict[str, float], str | None]:
         result = read_object(folder / "result.json")
     except UserError:
         return {}, None
-    numbers = {name: value for name, value in result.items() if isinstance(value, int | float)}
-    return numbers, result.get("main_figure", {}).get("name")
+    return numbers_of(result), result.get("main_figure", {}).get("name")
 
 
 def _error(log: Path) -> str:
     lines = [line.strip() for line in read_or_empty(log).splitlines()]
     messages = [line for line in lines if line.startswith("gnnkit: error: ")]
     return (messages or [line for line in lines if line] or [""])[-1].removeprefix("gnnkit: error: ")
+
+
+def _row(run: SweptRun) -> dict[str, object]:
+    return {
+        "job": run.number,
+        "status": run.status,
+        "exit_code": run.exit_code,
+        "overrides": list(run.overrides),
+        "swept": run.swept,
+        "figures": dict(run.figures),
+        "error": run.remark,
+        "folder": str(run.folder),
+    }
+
+
+def _line(run: SweptRun, task: Task) -> str:
+    """Returns one line about a run that has ended."""
+    if run.status != DONE:
+        return f"{run.status} with exit code {run.exit_code}: {run.remark or run.log}"
+    columns = Sweep([run], run.main or task.progress, task.lower_is_better).columns
+    return "  ".join(f"{name} {format_figure(run.figures[name])}" for name in columns) or DONE

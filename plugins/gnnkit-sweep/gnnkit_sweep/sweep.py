@@ -7,22 +7,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gnnkit_report import runs_page
+from gnnkit_report.runs_page import Sweep, SweptRun
+
 from gnnkit.config import HydraSettings, fill, key_of
 from gnnkit.config.settings import AUTO, Choice, Settings, launcher_for, settle
 from gnnkit.errors import UserError
-from gnnkit.jobs import dispatch
-from gnnkit.jobs.folder import check_free, new_folder
-from gnnkit.jobs.lock import apply_permissions, locked
+from gnnkit.jobs import check
+from gnnkit.jobs.folder import apply_permissions, check_free, locked, new_folder
+from gnnkit.jobs.job import as_a_warning
 from gnnkit.jobs.order import Order, plain_yaml
 from gnnkit.launch.launcher import JOBS, Launcher
-from gnnkit.launch.phases import say
+from gnnkit.launch.progress import say
 from gnnkit.task import Task
 from gnnkit.utils.ranges import local_path
-from gnnkit_sweep import table
 from gnnkit_sweep.plans import GridSearch, OptunaSearch, Overrides, SweepPlan
-from gnnkit_sweep.rows import SweptRun
 from gnnkit_sweep.runner import Runner, SweepJob
 from gnnkit_sweep.spaces import spaces
+
+_PAGE_SHARE = 0.05  # of the time, for writing pages between jobs
 
 
 def run(
@@ -66,43 +69,51 @@ class _Sweep:
         self.plan: SweepPlan = GridSearch(self.overrides) if is_grid else self._search()
         self.checked = {overrides: self._settled(overrides) for overrides in self.plan.first()}
         for settings in self.checked.values():
-            dispatch.check(Order(settings))
+            check(Order(settings))
         with apply_permissions(self.settings.permissions):
             self.folder = self._folder()
-        draws = self.settings.draws_report
-        self.page = table.SweepPage(self.folder, self.task, self.plan.goal) if draws else None
+        self.next_page = 0.0  # time of `time.monotonic` of the next page
         self.runner = Runner(self.folder, self.launcher, self.task, self._ended)
 
     def run(self) -> int:
         start = time.perf_counter()
         with locked(self.folder):
-            return self._run(start)
-
-    def _run(self, start: float) -> int:
-        try:
-            for batch in self.plan.batches():
-                self.runner.run(self._jobs(batch))
-        finally:
-            self._show(time.perf_counter() - start)
+            try:
+                for batch in self.plan.batches():
+                    self.runner.run(self._jobs(batch))
+            finally:
+                self._show(time.perf_counter() - start)
         return self.runner.exit_code
 
-    def _ended(self, in_batch: int, run: SweptRun) -> None:
-        self.plan.tell(in_batch, run)
-        if self.page is not None:
-            self.page.write(self.runner.runs, is_last=False)
+    def _ended(self, run: SweptRun) -> None:
+        self.plan.tell(run)
+        if time.monotonic() >= self.next_page:
+            self._write_page(is_last=False)
+
+    def _write_page(self, *, is_last: bool) -> None:
+        """Writes the page. A failure is printed as a line, and the sweep continues."""
+        start, sweep = time.monotonic(), self._runs_so_far(is_last=is_last)
+        if self.settings.draws_report:
+            with as_a_warning():
+                runs_page.write(sweep, self.folder, f"Sweep over {', '.join(sweep.keys)}".removesuffix(" over "))
+        self.next_page = time.monotonic() + (time.monotonic() - start) / _PAGE_SHARE
+
+    def _runs_so_far(self, *, is_last: bool) -> Sweep:
+        return Sweep(self.runner.runs, *self.plan.goal(self.runner.runs, self.task), is_last)
 
     def _show(self, seconds: float) -> None:
         runs, done = self.runner.runs, self.runner.done
         if not runs:
             return
         self.runner.write()
-        lines = [table.shown(runs, self.task)]
+        sweep = self._runs_so_far(is_last=True)
+        means = runs_page.means_table(sweep)
+        lines = [runs_page.runs_table(sweep, self.folder).aligned(), *([means.aligned()] if means else [])]
         if (best := self.plan.best()) is not None:
             (self.folder / "optimization_results.yaml").write_text(plain_yaml(best), encoding="utf-8")
             values = " ".join(f"{key}={value}" for key, value in best["best_evaluated_params"].items())
             lines.append(f"best {best['metric']} {best['best_evaluated_value']:.4g}: {values}")
-        if self.page is not None:
-            self.page.write(runs, is_last=True)
+        self._write_page(is_last=True)
         lines.append(f"{len(done)} of {len(runs)} jobs done in {seconds:.1f} s, written to {self.folder}")
         say("\n".join(lines))
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import yaml
 from gnnkit_formats.npz import Npz
-from gnnkit_sweep import plans, submitit, table
-from gnnkit_sweep.rows import DONE, SweptRun
+from gnnkit_report.runs_page import DONE, Sweep, SweptRun, means_table
+from gnnkit_sweep import plans, submitit
 from gnnkit_sweep.runner import FAILED
 
 from gnnkit.__main__ import main
@@ -98,8 +98,8 @@ def test_a_sweep_runs_every_combination_as_if_alone_and_shows_one_table(
     assert links == [f"{number}/report.html" for number in range(4)]
     assert all((folder / link).is_file() for link in links)
     out = capsys.readouterr().out
-    assert "job  seed  partition  val_accuracy" in out
-    assert "mean of 2 seeds, partition=1d: val_accuracy " in out
+    assert "run  seed  partition  val_accuracy" in out
+    assert re.search(r"\n *partition +runs +val_accuracy .*\n +[12]d +2 ", out)
     assert "4 of 4 jobs done" in out
     assert main([*QUICK, *PLAIN, "seed=1", "partition=2d", "output=alone"]) == 0
     alone = json.loads(Path("alone/result.json").read_text())
@@ -120,7 +120,7 @@ def test_a_job_that_fails_does_not_stop_the_others(here: Path, capfd: pytest.Cap
     assert bad["error"].startswith("dataset.root=bad.npz")
     assert (good["status"], good["exit_code"]) == ("done", 0)
     out, err = capfd.readouterr()
-    assert "failed dataset.root=bad.npz" in out
+    assert re.search("failed +dataset.root=bad.npz", out)
     assert "gnnkit: error: dataset.root=bad.npz" in err, "errors of a job are seen at once"
     assert "1 of 2 jobs done" in out
 
@@ -409,14 +409,18 @@ def ended(number: int, swept: dict[str, str], status: str = DONE, **figures: Any
     return SweptRun(number, status, swept, figures, Path(f"{number}"), Path(f"{number}.log"))
 
 
-def test_means_over_seeds_are_of_jobs_that_ended_and_say_what_is_not_known() -> None:
+def test_means_over_seeds_are_of_jobs_that_ended_and_have_the_figure() -> None:
     jobs = [
         ended(0, {"seed": "1"}, train_loss=0.5, val_accuracy=0.25),
         ended(1, {"seed": "2"}, train_loss=0.7),
         ended(2, {"seed": "3"}, FAILED, train_loss=9.0),
     ]
-    *_, last = table.shown(jobs, NodeClassification()).splitlines()
-    assert last == "mean of 2 seeds: val_accuracy -  train_loss 0.6 +- 0.14"
+    means = means_table(Sweep(jobs, "val_accuracy", False))
+    assert means is not None
+    assert means.aligned().splitlines() == [
+        "  all  runs  val_accuracy  train_loss",
+        "seeds     2          0.25  0.6 ± 0.14",
+    ]
 
 
 def search(**keys: Any) -> plans.OptunaSearch:
@@ -432,7 +436,7 @@ def test_a_search_goes_the_way_that_is_asked_for_and_knows_no_best_without_a_fig
     found = search(metric="train_loss", direction="maximize")
     assert found.goal([], NodeClassification()) == ("train_loss", False)
     list(found.batches())
-    found.tell(0, ended(0, {}, FAILED))
+    found.tell(ended(0, {}, FAILED))
     assert found.best() is None
 
 

@@ -19,11 +19,11 @@ from gnnkit import plugins
 from gnnkit.dataset.base import Advice, Dataset
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Schema, Split
-from gnnkit.graph.missing import read_missing
-from gnnkit.graph.time_split import read_split
+from gnnkit.graph.cells import read_missing
+from gnnkit.graph.split import read_split
 from gnnkit.graph.times import ALWAYS, NEVER, parse_time, show_time
 from gnnkit.graph.types import Ids
-from gnnkit.launch.phases import say
+from gnnkit.launch.progress import say
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch, whole
 from gnnkit_tables.baselines import best_column, can_compare, rank_by_rules
@@ -37,47 +37,18 @@ from gnnkit_tables.build import (
 )
 from gnnkit_tables.database import Database, join_epochs, read_database, read_tables, read_times
 from gnnkit_tables.encode import Embed, Encoded
-from gnnkit_tables.example import example_tasks
 from gnnkit_tables.folder import SHARE, Folder
-from gnnkit_tables.guess import Proposal, add_task, columns_named_like_keys, propose
+from gnnkit_tables.guess import add_task, columns_named_like_keys, propose
 from gnnkit_tables.history import is_event
 from gnnkit_tables.keys import KeyIndex
 from gnnkit_tables.lists import one_row_per_item
-from gnnkit_tables.manifest import FILE, Manifest, TaskSpec
+from gnnkit_tables.manifest import FILE, Manifest, TaskSpec, example_tasks
 from gnnkit_tables.pairs import pair_targets
 from gnnkit_tables.question import Question
-from gnnkit_tables.select import Keys, list_candidates, metric_of, rule_candidate, select_keys
+from gnnkit_tables.select import ADVICE, Keys, list_candidates, metric_of, rule_candidate, select_keys
 from gnnkit_tables.targets import SplitRule, Targets, read_targets
 
 _ROWS = ".rows.parquet"  # ending of the file next to a manifest that keeps the answer to a question
-MODEL_KEYS = {
-    "workers": (1, "a step has as many targets as in the trials"),
-    "strategy": ("individual_sample", "each target sees its own past"),
-    "strategy.batch_size": (512, "targets of a step"),
-    "sampler.fanouts": ([1, 20, 5], "the entity, the rows that refer to it, and the rows to which these refer"),
-    "model": ("rgcn", "means for each relation"),
-    "types": ("read", "relations are foreign keys"),
-    "features.scale": ("none", "columns are scaled with statistics of training rows"),
-    "model.project": (True, "each table has columns of its own"),
-    "model.hidden": (32, "width of the hidden layers"),
-    "model.num_layers": (3, "one for each number of fanouts"),
-    "model.skip": (True, "outputs read the summaries of the past, too"),
-    "model.dropout": (0.5, "of the layers' inputs"),
-    "model.inverse": (False, "the graph has both directions"),
-    "trainer.lr": (0.002, "few steps are enough"),
-    "trainer.weight_decay": (0.02, "summaries of the past have many columns"),
-    "trainer.max_epochs": (20, "at most"),
-    "trainer.check_val_every_n_epoch": (2, "validation changes little from epoch to epoch"),
-    "trainer.patience": (5, "evaluations without a better one end the training"),
-}  # keys of job=init, with their reasons
-TIME_KEYS = {
-    "sampler.time": ("strict", "rows before the target's time"),
-    "sampler.pick": ("last", "the latest rows say most"),
-}  # further ones if targets have times
-EVENT_KEYS = {
-    "sampler.fanouts": ([1, 20], "the rows to which an event refers, and the rows that refer to these"),
-    "model.num_layers": (2, "one for each number of fanouts"),
-}  # other ones if entities are events. A further layer takes five times as long, without better validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +57,7 @@ class Reading:
 
     database: Database
     targets: Targets
-    proposal: Proposal  # without reasons, unless some entries are guesses
+    manifest: Manifest  # without reasons, unless some entries are guesses
     answer: Table | None  # the task's rows that job=init writes, if they answer a question
 
 
@@ -116,7 +87,7 @@ class Tables(Dataset):
         freeze: str = "none",
         until: Any = None,
         text: str = "hashed",
-        missing: Sequence[str] | None = None,
+        missing: Sequence[str | float] | None = None,
         split: Any = None,
         seed: int = 0,
     ) -> None:
@@ -135,7 +106,7 @@ class Tables(Dataset):
             until: Time as of which every entity is a target without a label, besides
                 the rows of the task table.
             text: Plugin of the group `gnnkit.text` that embeds columns of text.
-            missing: Words for missing values in text, as in `dataset=edges`.
+            missing: Words and numbers for missing values, as in `dataset=edges`.
             split: `{by: time, shares: [...]}`, or three shares for a task without
                 times, if the task table has no split.
             seed: Seed of a random split.
@@ -159,21 +130,24 @@ class Tables(Dataset):
 
     def advise(self, minutes: float, seed: int) -> Advice:
         """Completes a manifest with guesses, and selects a model by validation."""
-        folder, proposal = self._open()
-        if not _task_names(folder, proposal.manifest):
-            text = proposal.manifest.text(proposal.reasons).removesuffix("tasks: {}\n")
+        folder, manifest = self._open()
+        if not _task_names(folder, manifest):
+            text = manifest.text().removesuffix("tasks: {}\n")
             why = (
                 f"dataset.root={folder.root} has no task: change the example in {FILE}, then repeat the command with "
                 "dataset.manifest=PATH and on_exists=replace; or add tasks/NAME.csv with entity, time, label and split"
             )
-            return Advice(files={FILE: f"{text}{example_tasks(proposal.manifest)}"}, missing=why)
+            return Advice(files={FILE: f"{text}{example_tasks(manifest)}"}, missing=why)
         try:
-            reading = self._read(folder, proposal)
+            reading = self._read(folder, manifest)
         except UserError as error:
-            if not proposal.reasons:
+            if not manifest.reasons:
                 raise
-            why = f"{error}; correct {FILE}, then repeat the command with dataset.manifest=PATH and on_exists=replace"
-            return Advice(files={FILE: proposal.manifest.text(proposal.reasons)}, missing=why)
+            why = (
+                f"{error}; once it is corrected, repeat the command with on_exists=replace, and with dataset.manifest=PATH if "
+                f"the correction is in {FILE}"
+            )
+            return Advice(files={FILE: manifest.text()}, missing=why)
         default = None if self.split else reading.targets.default_split
         split = self.split or read_split("dataset.split", default)
         database, targets, encoded = self._encode(reading, split)
@@ -198,12 +172,12 @@ class Tables(Dataset):
             say(f"tables: no trials, because {targets.name} needs rows of train, val and test, with different labels")
         if default is not None:
             keys = {"dataset.split": (default, "the task table has none"), **keys}
-        if not (proposal.reasons or reading.answer is not None or self.manifest):
+        if not (manifest.reasons or reading.answer is not None or self.manifest):
             return Advice(keys, graph=graph)
-        path = None if proposal.reasons else self._manifest_file(folder)
-        files: dict[str, str | bytes] = {FILE: path.read_bytes() if path else proposal.manifest.text(proposal.reasons)}
+        path = None if manifest.reasons else self._manifest_file(folder)
+        files: dict[str, str | bytes] = {FILE: path.read_bytes() if path else manifest.text()}
         if reading.answer is not None:
-            files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer, proposal.tasks[targets.name])
+            files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer, manifest.tasks[targets.name])
         return Advice({"dataset.manifest": (FILE, "guesses have reasons: correct them"), **keys}, files, graph)
 
     def predicted_nodes(self, schema: Schema, ids: Array) -> slice | Ids:
@@ -214,7 +188,7 @@ class Tables(Dataset):
         places: Ids = np.flatnonzero(are_targets_at(self.until, ids[rows])) + rows.start
         return places
 
-    def _open(self) -> tuple[Folder, Proposal]:
+    def _open(self) -> tuple[Folder, Manifest]:
         folder = Folder.find(self.root)
         return folder, self._read_manifest(folder)
 
@@ -222,7 +196,7 @@ class Tables(Dataset):
         """Describes the tables, and returns them as of the configured times."""
         database = reading.database
         targets = reading.targets.split_by(split, self.seed, database.unit)
-        if any(section == "tables" for section, *_ in reading.proposal.reasons):
+        if any(section == "tables" for section, *_ in reading.manifest.reasons):
             say(
                 f"tables: no {'tables in ' if self._manifest_file(Folder.find(self.root)) else ''}{FILE}, so keys, links and "
                 "times are guesses; job=init writes them with reasons"
@@ -246,8 +220,7 @@ class Tables(Dataset):
         say("tables: the last columns of held-out targets are outputs of boosting, for model=blend and no other model")
         return build_graph(database, targets, with_scores(encoded, targets))
 
-    def _read(self, folder: Folder, proposal: Proposal) -> Reading:
-        manifest = proposal.manifest
+    def _read(self, folder: Folder, manifest: Manifest) -> Reading:
         name = self._task_name(folder, manifest)
         spec = manifest.tasks[name]
         tables = read_tables(folder, manifest, self.missing)
@@ -262,27 +235,27 @@ class Tables(Dataset):
             task = _read_answer(path, name, spec, self.missing)
             answer = task if self.manifest else None
         elif spec.query is not None:
-            task = answer = self._ask(name, tables, columns, proposal)
+            task = answer = self._ask(name, tables, columns, manifest)
         if spec.query is not None:
             columns |= _task_times(name, task, spec.time)
         times, unit = read_times(columns)
         database = read_database(tables, manifest, times, unit)
         targets = read_targets(name, spec, task, times.get((name, spec.time or "")), database)
-        return Reading(database, targets, proposal, answer)
+        return Reading(database, targets, manifest, answer)
 
     def _ask(
-        self, name: str, tables: Mapping[str, Table], columns: Mapping[tuple[str, str], Array], proposal: Proposal
+        self, name: str, tables: Mapping[str, Table], columns: Mapping[tuple[str, str], Array], manifest: Manifest
     ) -> Table:
-        """Computes a task table by its query. Adds default dates to the proposal."""
+        """Computes a task table by its query. Adds default dates to the manifest."""
         times, unit = read_times(columns)
-        row_times = [times[table, spec.time] for table, spec in proposal.tables.items() if spec.time is not None]
-        question = Question.create(name, proposal.tasks[name], row_times, unit)
+        row_times = [times[table, spec.time] for table, spec in manifest.tables.items() if spec.time is not None]
+        question = Question.create(name, manifest.tasks[name], row_times, unit)
         for line in question.lines():
             say(line)
         if question.spec.val is None:
-            proposal.tasks[name] = question.dated_spec
-            proposal.reasons["tasks", name, "val"] = f"the last dates, {100 * SHARE:g} % for each part"
-        return question.answer(tables, times, proposal.manifest)
+            manifest.tasks[name] = question.dated_spec
+            manifest.reasons["tasks", name, "val"] = f"the last dates, {100 * SHARE:g} % for each part"
+        return question.answer(tables, times, manifest)
 
     def _as_of(self, database: Database, targets: Targets) -> tuple[Database, Targets]:
         """Returns rows and targets as of the times that `freeze` and `until` name."""
@@ -297,6 +270,10 @@ class Tables(Dataset):
             database = database.until(targets.first_test)
         if self.until is not None:
             time = parse_time("dataset.until", self.until, database.unit)
+            first = min(int(rows.times[rows.times > ALWAYS].min(initial=NEVER)) for rows in database.types.values())
+            if time < first < NEVER:
+                begin = show_time(first, database.unit)
+                raise UserError(f"dataset.until={self.until}: all rows are later, from {begin} on: choose a later time")
             if targets.lists is not None and (
                 count := int(((targets.times == time) & (targets.split == Split.TRAIN)).sum())
             ):
@@ -324,30 +301,26 @@ class Tables(Dataset):
             raise UserError(f"task.table={name}: {FILE} has no such task, only {shown_names(manifest.tasks)}")
         return name
 
-    def _read_manifest(self, folder: Folder) -> Proposal:
+    def _read_manifest(self, folder: Folder) -> Manifest:
         """Reads the manifest. Without entries of tables, these are guesses."""
         if (path := self._manifest_file(folder)) is None:
             return self._propose(folder, folder.tasks)
         manifest = Manifest.read(path)
-        if manifest.tables:
-            proposal = Proposal(dict(manifest.tables), dict(manifest.tasks))
-        else:
-            proposal = replace(self._propose(folder, ()), tasks=dict(manifest.tasks))
-        proposal = self._with_task(folder, proposal)
-        proposal.manifest.checked()
-        return proposal
+        if not manifest.tables:
+            manifest = replace(self._propose(folder, ()), tasks=manifest.tasks)
+        self._add_task(folder, manifest)
+        return manifest.checked()
 
-    def _with_task(self, folder: Folder, proposal: Proposal) -> Proposal:
+    def _add_task(self, folder: Folder, manifest: Manifest) -> None:
         """Adds a guess of the task, if it is a file that the manifest lacks."""
-        names = _task_names(folder, proposal.manifest)
+        names = _task_names(folder, manifest)
         name = self.table or (names[0] if len(names) == 1 else None)
-        if name is None or name not in folder.tasks or name in proposal.tasks:
-            return proposal
-        tables = read_tables(folder, proposal.manifest, self.missing)
-        indices = {key: KeyIndex.create(tables[key], spec.key) for key, spec in proposal.tables.items() if spec.key}
+        if name is None or name not in folder.tasks or name in manifest.tasks:
+            return
+        tables = read_tables(folder, manifest, self.missing)
+        indices = {key: KeyIndex.create(tables[key], spec.key) for key, spec in manifest.tables.items() if spec.key}
         keys = columns_named_like_keys(folder.read_task(name, (), self.missing), indices)
-        add_task(proposal, name, folder.read_task(name, keys, self.missing), tables, indices)
-        return proposal
+        add_task(manifest, name, folder.read_task(name, keys, self.missing), tables, indices)
 
     def _manifest_file(self, folder: Folder) -> Path | None:
         """Returns the manifest, or None if it must be guessed.
@@ -359,19 +332,19 @@ class Tables(Dataset):
             raise UserError(f"dataset.manifest={path}: no such file; job=init dataset=tables writes one")
         return path if path.exists() else None
 
-    def _propose(self, folder: Folder, names: Iterable[str]) -> Proposal:
+    def _propose(self, folder: Folder, names: Iterable[str]) -> Manifest:
         """Proposes the entries of all tables, and of some tasks, in the manifest.
 
         Keys in text files are read as text once they are known, so that 007 is not 7.
         """
         tables = {name: folder.read(path, (), self.missing) for name, path in folder.tables.items()}
         tasks = {name: folder.read_task(name, (), self.missing) for name in names}
-        proposal = propose(tables, tasks)
-        again = read_tables(folder, proposal.manifest, self.missing)
-        task_rows = {name: folder.read_task(name, proposal.tasks[name].keys, self.missing) for name in tasks}
+        manifest = propose(tables, tasks)
+        again = read_tables(folder, manifest, self.missing)
+        task_rows = {name: folder.read_task(name, manifest.tasks[name].keys, self.missing) for name in tasks}
         before, after = [*tables.values(), *tasks.values()], [*again.values(), *task_rows.values()]
         is_same = [part.kinds for part in before] == [part.kinds for part in after]
-        return proposal if is_same else propose(again, task_rows)
+        return manifest if is_same else propose(again, task_rows)
 
 
 def _task_names(folder: Folder, manifest: Manifest) -> list[str]:
@@ -380,14 +353,14 @@ def _task_names(folder: Folder, manifest: Manifest) -> list[str]:
 
 def graph_keys(database: Database, targets: Targets) -> Keys:
     """Returns the keys for a model of the graph, with their reasons."""
-    keys: Keys = MODEL_KEYS if (targets.times == ALWAYS).all() else MODEL_KEYS | TIME_KEYS
+    keys = ADVICE["graph"] if (targets.times == ALWAYS).all() else {**ADVICE["graph"], **ADVICE["times"]}
     if targets.pairs is not None:
         lists: Keys = {
             "task": ("ranking", "labels are rows of another table"),
             "task.k": (targets.pairs.length, "length of the lists"),
         }
         keys = {**keys, **lists}
-    return {**keys, **EVENT_KEYS} if is_event(database.types[targets.entity], targets) else keys
+    return {**keys, **ADVICE["events"]} if is_event(database.types[targets.entity], targets) else keys
 
 
 def _as_parquet(table: Table, spec: TaskSpec) -> bytes:

@@ -16,9 +16,8 @@ from gnnkit_formats.values import is_text
 from gnnkit.errors import UserError
 from gnnkit.graph.types import Ids
 from gnnkit.utils.ranges import shown_names
-from gnnkit_tables.keys import KeyIndex, count_missing, find_parents, key_column
+from gnnkit_tables.keys import KeyIndex, TablesByName, count_missing, find_parents, key_column, name_stems, plain_name
 from gnnkit_tables.manifest import Link, TableSpec
-from gnnkit_tables.names import name_stems, plain_name
 
 _COLUMNS = 16  # columns shared with another table, at most, of which a key is sought. Keys come first
 _PREFIX = 10_000  # rows in which most columns that are no key already repeat
@@ -40,7 +39,7 @@ class CompositeKey:
         return f"no column is distinct in all rows, but these together; {count:,} values; {shown_names(self.links)} has them"
 
 
-def find_composite_keys(tables: Mapping[str, Table], specs: Mapping[str, TableSpec]) -> Iterator[CompositeKey]:
+def find_composite_keys(tables: TablesByName, specs: Mapping[str, TableSpec]) -> Iterator[CompositeKey]:
     """Yields composite keys of tables without a key to which other tables refer.
 
     Other tables have columns of the same names, several rows for a key, and mostly
@@ -65,9 +64,7 @@ def find_composite_keys(tables: Mapping[str, Table], specs: Mapping[str, TableSp
             yield best
 
 
-def _match_columns(
-    parent: str, child: str, tables: Mapping[str, Table], specs: Mapping[str, TableSpec]
-) -> dict[str, str]:
+def _match_columns(parent: str, child: str, tables: TablesByName, specs: Mapping[str, TableSpec]) -> dict[str, str]:
     """Returns another table's column for columns that may be part of a key.
 
     It has the same name, perhaps after the parent's, such as `room_number` for the
@@ -138,7 +135,7 @@ def _count_repeats(columns: Sequence[pa.Array]) -> float:
 
 
 def _link_children(
-    index: KeyIndex, parent: str, tables: Mapping[str, Table], matches: Mapping[str, Mapping[str, str]]
+    index: KeyIndex, parent: str, tables: TablesByName, matches: Mapping[str, Mapping[str, str]]
 ) -> CompositeKey:
     """Returns the key with a link of each table whose combinations are mostly keys.
 

@@ -13,10 +13,9 @@ from gnnkit_formats.table import Table
 from gnnkit_formats.values import is_text, matches
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import is_time
-from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time, to_unit
+from gnnkit.graph.times import ALWAYS, NEVER, Times, is_time, show_time, to_unit
 from gnnkit.graph.types import Ids
-from gnnkit.launch.phases import say
+from gnnkit.launch.progress import say
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown, shown_names
 from gnnkit_tables.folder import Folder, as_days
@@ -32,6 +31,7 @@ _FIRST_DAYS = 31 * 86_400  # seconds of January 1970, where numbers in a wrong u
 # Seconds since 1970 from 1990 to 2030, which no date such as 2024013123 equals
 _EPOCHS = (631_152_000, 1_900_000_000)
 _UNITS = ("s", "ms", "us", "ns")
+ColumnTimes = Mapping[tuple[str, str], Times]  # [rows] each, in one unit, by table and column
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,20 +132,15 @@ def read_tables(folder: Folder, manifest: Manifest, missing: Sequence[str]) -> d
         raise UserError(f"tables.{absent[0]} has no file in {folder.root}, which holds {shown_names(folder.tables)}")
     tables = {}
     for name, spec in manifest.tables.items():
-        ids = {*spec.key, *(column for link in spec.links for column in link.columns)}
-        if known_later := [column for names in spec.later.values() for column in names if column in ids]:
-            raise UserError(
-                f"tables.{name}.later: {known_later[0]!r} is a key or a link, which rows have from the start"
-            )
-        tables[name] = folder.read(folder.tables[name], ids, missing)
-        for column in (*ids, *spec.ignore, *spec.later, *(part for names in spec.later.values() for part in names)):
+        if ids := [column for column in spec.known_later if column in spec.ids]:
+            raise UserError(f"tables.{name}.later: {ids[0]!r} is a key or a link, which rows have from the start")
+        tables[name] = folder.read(folder.tables[name], spec.ids, missing)
+        for column in (*spec.ids, *spec.ignore, *spec.later, *spec.known_later):
             require(tables[name].name, tables[name].names, column, "; change the manifest")
     return tables
 
 
-def read_database(
-    tables: Mapping[str, Table], manifest: Manifest, times: Mapping[tuple[str, str], Times], unit: str | None
-) -> Database:
+def read_database(tables: Mapping[str, Table], manifest: Manifest, times: ColumnTimes, unit: str | None) -> Database:
     """Finds the rows that keys refer to.
 
     Args:
@@ -163,19 +158,17 @@ def read_database(
         for name, spec in manifest.tables.items()
     }
     row_times = _row_times(tables, manifest, times, links)
-    types = (
-        row_type
-        for name, spec in manifest.tables.items()
-        for row_type in _read_types(name, spec, tables[name], indices.get(name), times, row_times[name], links[name])
-    )
-    return Database({row_type.name: row_type for row_type in types}, unit)
+    types: dict[str, RowType] = {}
+    for name, spec in manifest.tables.items():
+        no_features = {*spec.ids, *spec.known_later, *spec.ignore, *spec.later, spec.time}
+        columns = tuple(column for column in tables[name].names if column not in no_features)
+        rows = RowType(name, tables[name], columns, row_times[name], links[name], indices.get(name))
+        types |= {part.name: part for part in (rows, *_list_outcomes(rows, spec, times))}
+    return Database(types, unit)
 
 
 def _row_times(
-    tables: Mapping[str, Table],
-    manifest: Manifest,
-    times: Mapping[tuple[str, str], Times],
-    links: Mapping[str, Sequence[RowLink]],
+    tables: Mapping[str, Table], manifest: Manifest, times: ColumnTimes, links: Mapping[str, Sequence[RowLink]]
 ) -> dict[str, Times]:
     """Returns the times of each table's column, or else those of the rows it refers to.
 
@@ -194,30 +187,15 @@ def _row_times(
     return row_times
 
 
-def _read_types(
-    name: str,
-    spec: TableSpec,
-    table: Table,
-    index: KeyIndex | None,
-    times: Mapping[tuple[str, str], Times],
-    row_times: Times,
-    links: Sequence[RowLink],
-) -> list[RowType]:
-    """Returns the type of a table, and one for each set of columns known later."""
-    later = {column for names in spec.later.values() for column in names}
-    keys = {*spec.key, *(column for link in spec.links for column in link.columns)}
-    no_features = {*keys, *later, *spec.ignore, *spec.later, spec.time}
-    columns = tuple(column for column in table.names if column not in no_features)
-    rows = RowType(name, table, columns, row_times, tuple(links), index)
+def _list_outcomes(rows: RowType, spec: TableSpec, times: ColumnTimes) -> Iterator[RowType]:
+    """Yields a type for each set of columns known later, linked to the row itself."""
     row = ROW
-    while any(link.name == row for link in links):
+    while any(link.name == row for link in rows.links):
         row += "_"
-    parts = (*links, RowLink(row, name, np.arange(table.num_rows), is_same=True))
-    outcomes = [
-        RowType(f"{name}.{column}", table, names, np.maximum(times[name, column], row_times), parts, None)
-        for column, names in spec.later.items()
-    ]
-    return [rows, *outcomes]
+    links = (*rows.links, RowLink(row, rows.name, np.arange(rows.num_rows), is_same=True))
+    for column, names in spec.later.items():
+        visible = np.maximum(times[rows.name, column], rows.times)
+        yield RowType(f"{rows.name}.{column}", rows.table, names, visible, links, None)
 
 
 def as_dates(times: Array) -> Array:
@@ -252,6 +230,8 @@ def join_epochs(columns: Mapping[tuple[str, str], Array], *, has_spans: bool) ->
                 f"{table}, column {column!r} holds numbers such as {example}, but other times of the database are dates; "
                 "write dates such as 2026-01-31, or seconds since 1970, and leave unknown times empty"
             )
+        elif any(is_date.values()):  # a CSV's column without any time has no type
+            joined[table, column] = values if values.dtype.kind == "M" else np.full(len(values), ALWAYS).view("M8[s]")
     return joined
 
 

@@ -17,8 +17,7 @@ from gnnkit_formats.table import Table
 from gnnkit_formats.values import DATE, ZONED, is_text, matches
 
 from gnnkit.errors import UserError
-from gnnkit.graph.ids import numbers_of
-from gnnkit.graph.missing import missing_cells
+from gnnkit.graph.cells import missing_cells, numbers_of
 from gnnkit.graph.types import Floats
 from gnnkit.graph.unfit_columns import has_many_values
 from gnnkit.prepare.transform import Scale

@@ -13,9 +13,9 @@ from gnnkit_formats.table import Table
 from gnnkit_formats.table_files import find_table, form_of, parts_of, read_table
 
 from gnnkit.errors import UserError
-from gnnkit.launch.phases import say
+from gnnkit.launch.progress import say
 from gnnkit.utils.ranges import shown_names
-from gnnkit_tables.names import KEY
+from gnnkit_tables.keys import KEY
 
 FORMS = ("parquet", "csv", "csv.gz")
 TABLES, TASKS = ("db", "tables"), "tasks"  # folders, the first as in RelBench
@@ -39,8 +39,10 @@ class Folder:
 
         Raises `UserError` if there are no tables.
         """
+        if not root.is_dir():
+            raise UserError(f"dataset.root={root}: no such folder")
         places = [root / name for name in TABLES if (root / name).is_dir()] or [root]
-        tables = {} if not root.is_dir() else _list_tables(places[0])
+        tables = _list_tables(places[0])
         if not tables:
             raise UserError(f"dataset.root={root}: no .parquet or .csv file, nor in a folder {' or '.join(TABLES)}")
         tasks = root / TASKS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,65 +14,61 @@ from gnnkit_formats.table import Table
 from gnnkit_formats.values import is_text
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import is_time
-from gnnkit.graph.ids import numbers_of
+from gnnkit.graph.cells import numbers_of
+from gnnkit.graph.times import is_time
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
 from gnnkit_tables.composite import find_composite_keys, match_keys
 from gnnkit_tables.database import as_dates, find_unread_times
 from gnnkit_tables.folder import SPLIT
-from gnnkit_tables.keys import KeyIndex, count_missing, find_parents, key_column
+from gnnkit_tables.keys import (
+    KEY,
+    KeyIndex,
+    TablesByName,
+    count_missing,
+    find_parents,
+    key_column,
+    name_stems,
+    plain_name,
+)
 from gnnkit_tables.manifest import RANKING, Link, Manifest, TableSpec, TaskSpec
-from gnnkit_tables.names import KEY, name_stems, plain_name
 
 _HALF, _MOST = 0.5, 0.9  # shares of distinct values that a key of the same name, or other text, has in common
 _FEW = 3  # distinct values of text, at least, for a link by values
 _GAPS = 0.9  # share of a range of whole numbers that keys cover, above which all numbers are keys by chance
 _MANY = 20  # distinct numbers, below which they are keys by chance
 _NEVER_TIMES = re.compile(r"(dob|birth|born|found|valid|expir|due)", re.IGNORECASE)
+Indices = Mapping[str, KeyIndex]  # of the tables with a key, by name
 
 
-@dataclass(slots=True)
-class Proposal:
-    """The tables and tasks so far, with the reasons of their entries."""
-
-    tables: dict[str, TableSpec] = field(default_factory=dict)
-    tasks: dict[str, TaskSpec] = field(default_factory=dict)
-    reasons: dict[tuple[str, ...], str] = field(default_factory=dict)
-
-    @property
-    def manifest(self) -> Manifest:
-        return Manifest(self.tables, self.tasks)
-
-
-def propose(tables: Mapping[str, Table], tasks: Mapping[str, Table]) -> Proposal:
+def propose(tables: TablesByName, tasks: TablesByName) -> Manifest:
     """Proposes keys, links, times and tasks from names and values.
 
     Args:
         tables: The tables by name.
         tasks: The task tables by name.
     """
-    proposal = Proposal()
+    manifest = Manifest()
     for name, table in tables.items():
         key, reason = _find_key(name, table)
-        proposal.tables[name] = TableSpec(key)
-        proposal.reasons["tables", name, "key"] = reason
-    indices = {name: KeyIndex.create(tables[name], spec.key) for name, spec in proposal.tables.items() if spec.key}
+        manifest.tables[name] = TableSpec(key)
+        manifest.reasons["tables", name, "key"] = reason
+    indices = {name: KeyIndex.create(tables[name], spec.key) for name, spec in manifest.tables.items() if spec.key}
     for name, table in tables.items():
         links = dict(_find_links(name, table, indices))
-        proposal.tables[name] = replace(proposal.tables[name], links=tuple(links))
+        manifest.tables[name] = replace(manifest.tables[name], links=tuple(links))
         reasons = {link.name: reason for link, reason in links.items()}
         reasons = {**dict(_explain_unlinked(name, table, indices)), **reasons}
-        proposal.reasons |= {("tables", name, "links", column): reason for column, reason in reasons.items()}
+        manifest.reasons |= {("tables", name, "links", column): reason for column, reason in reasons.items()}
     for name, table in tables.items():
-        _set_time(proposal, name, table, *_find_time(name, table, tables, proposal.tables, indices))
-    _add_composite_keys(proposal, tables, indices)
+        _set_time(manifest, name, table, *_find_time(name, tables, manifest, indices))
+    _add_composite_keys(manifest, tables, indices)
     for name, table in tasks.items():
-        add_task(proposal, name, table, tables, indices)
-    return proposal
+        add_task(manifest, name, table, tables, indices)
+    return manifest
 
 
-def columns_named_like_keys(table: Table, indices: Mapping[str, KeyIndex]) -> list[str]:
+def columns_named_like_keys(table: Table, indices: Indices) -> list[str]:
     """Returns a task's columns that may hold keys, which are read as text from CSV."""
     return [
         column
@@ -81,62 +77,60 @@ def columns_named_like_keys(table: Table, indices: Mapping[str, KeyIndex]) -> li
     ]
 
 
-def add_task(
-    proposal: Proposal, name: str, table: Table, tables: Mapping[str, Table], indices: Mapping[str, KeyIndex]
-) -> None:
+def add_task(manifest: Manifest, name: str, table: Table, tables: TablesByName, indices: Indices) -> None:
     """Proposes a task's entry.
 
     If its times are mostly a column of its entity's row, such as when a booking was
     made, the row is visible from this column on.
 
     Args:
-        proposal: The tables, without reasons if they are no guesses.
+        manifest: The tables, without reasons if they are no guesses.
         name: Name of the task.
         table: The task's rows.
         tables: The tables by name.
         indices: Their rows by primary key.
     """
     spec, reasons = _find_task(name, table, indices)
-    proposal.tasks[name] = spec
-    proposal.reasons |= {("tasks", name, key): reason for key, reason in reasons.items()}
-    if spec.time is None or ("tables", spec.table, "time") not in proposal.reasons:
+    manifest.tasks[name] = spec
+    manifest.reasons |= {("tasks", name, key): reason for key, reason in reasons.items()}
+    if spec.time is None or ("tables", spec.table, "time") not in manifest.reasons:
         return
     rows, entities = find_parents(table, spec.entity, indices[spec.table]), tables[spec.table]
     times = as_dates(table.times(spec.time))[rows >= 0]
     for column in entities.names:
-        if column != proposal.tables[spec.table].time and _holds_dates(entities, column):
+        if column != manifest.tables[spec.table].time and _holds_dates(entities, column):
             share = float((as_dates(entities.times(column))[rows[rows >= 0]] == times).mean())
             if share >= _MOST:
                 _set_time(
-                    proposal, spec.table, entities, column, f"{spec.time} of {100 * share:.0f} % of {name}'s rows"
+                    manifest, spec.table, entities, column, f"{spec.time} of {100 * share:.0f} % of {name}'s rows"
                 )
                 return
 
 
-def _set_time(proposal: Proposal, name: str, table: Table, time: str | None, reason: str) -> None:
+def _set_time(manifest: Manifest, name: str, table: Table, time: str | None, reason: str) -> None:
     """Sets the time of a table's rows, and the columns of dates that are later."""
     later = [] if time is None else _find_later(table, time)
-    proposal.tables[name] = replace(proposal.tables[name], time=time, later=dict.fromkeys(later, ()))
-    proposal.reasons["tables", name, "time"] = reason
-    for key in [key for key in proposal.reasons if key[:3] == ("tables", name, "later")]:
-        del proposal.reasons[key]  # of the time before
+    manifest.tables[name] = replace(manifest.tables[name], time=time, later=dict.fromkeys(later, ()))
+    manifest.reasons["tables", name, "time"] = reason
+    for key in [key for key in manifest.reasons if key[:3] == ("tables", name, "later")]:
+        del manifest.reasons[key]  # of the time before
     for column in later:
         why = f"mostly later than {time}, so it is hidden until then; list columns known then"
-        proposal.reasons["tables", name, "later", column] = why
+        manifest.reasons["tables", name, "later", column] = why
 
 
-def _add_composite_keys(proposal: Proposal, tables: Mapping[str, Table], indices: dict[str, KeyIndex]) -> None:
+def _add_composite_keys(manifest: Manifest, tables: TablesByName, indices: dict[str, KeyIndex]) -> None:
     """Adds keys of several columns, after times, which are guessed by other links."""
-    for composite in find_composite_keys(tables, proposal.tables):
+    for composite in find_composite_keys(tables, manifest.tables):
         parent, indices[composite.table] = composite.table, composite.index
-        proposal.tables[parent] = replace(proposal.tables[parent], key=composite.index.names)
-        proposal.reasons["tables", parent, "key"] = composite.reason
+        manifest.tables[parent] = replace(manifest.tables[parent], key=composite.index.names)
+        manifest.reasons["tables", parent, "key"] = composite.reason
         for child, (link, reason) in composite.links.items():
-            spec = proposal.tables[child]
-            proposal.tables[child] = replace(spec, links=(*spec.links, link))
-            proposal.reasons["tables", child, "links", link.name] = reason
+            spec = manifest.tables[child]
+            manifest.tables[child] = replace(spec, links=(*spec.links, link))
+            manifest.reasons["tables", child, "links", link.name] = reason
             for column in {*link.columns} - {other.name for other in spec.links}:
-                proposal.reasons.pop(("tables", child, "links", column), None)  # why it alone is no link
+                manifest.reasons.pop(("tables", child, "links", column), None)  # why it alone is no link
 
 
 def _find_key(name: str, table: Table) -> tuple[tuple[str, ...], str]:
@@ -172,7 +166,7 @@ def _is_unique(table: Table, name: str) -> bool:
     return not pa.types.is_floating(table.plain(name).type) and _distinct_share(table, name) == 1
 
 
-def _find_links(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Iterator[tuple[Link, str]]:
+def _find_links(name: str, table: Table, indices: Indices) -> Iterator[tuple[Link, str]]:
     """Yields links to keys of the same name, and from text to keys with its values."""
     for column in table.names:
         if not _may_be_key(table, column):
@@ -196,7 +190,7 @@ def _find_links(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Ite
         yield Link((column,), best), f"{what}; {100 * shares[best]:.0f} % of the distinct values are keys; {counts}"
 
 
-def _explain_unlinked(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Iterator[tuple[str, str]]:
+def _explain_unlinked(name: str, table: Table, indices: Indices) -> Iterator[tuple[str, str]]:
     """Yields columns named like a key of this or another table that are no link."""
     own_key = indices[name].names if name in indices else ()
     for column in table.names:
@@ -260,29 +254,21 @@ def _found_share(table: Table, column: str, index: KeyIndex) -> float:
     return pc.mean(pc.is_in(values, value_set=keys)).as_py() or 0.0
 
 
-def _find_time(
-    name: str,
-    table: Table,
-    tables: Mapping[str, Table],
-    specs: Mapping[str, TableSpec],
-    indices: Mapping[str, KeyIndex],
-) -> tuple[str | None, str]:
+def _find_time(name: str, tables: TablesByName, manifest: Manifest, indices: Indices) -> tuple[str | None, str]:
     """Returns the column of dates from which a row is visible.
 
     It is the only one, or the latest of several.
     """
+    table = tables[name]
     dates = [column for column in table.names if _holds_dates(table, column)]
-    fits = [
-        column
-        for column in dates
-        if not _NEVER_TIMES.search(column) and _precedes(name, column, tables, specs, indices)
-    ]
+    candidates = (column for column in dates if not _NEVER_TIMES.search(column))
+    fits = [column for column in candidates if _precedes(name, column, tables, manifest, indices)]
     if not fits:
         if not dates and (unread := next(find_unread_times(table), None)):
             return None, f"{unread[0]} holds {unread[1]}, which is not read as a date: rows are always visible"
         if dates:
             return None, f"{dates[0]} is a date of another kind"
-        visible = "visible with the rows to which they refer" if specs[name].links else "always visible"
+        visible = "visible with the rows to which they refer" if manifest.tables[name].links else "always visible"
         return None, f"no column of dates: rows are {visible}"
     latest = max(fits, key=lambda column: _mean_time(table, column))
     why = (
@@ -322,12 +308,10 @@ def _mean_time(table: Table, column: str) -> float:
     return float(times[~np.isnat(times)].astype("M8[s]").astype(np.int64).mean()) if (~np.isnat(times)).any() else 0.0
 
 
-def _precedes(
-    name: str, column: str, tables: Mapping[str, Table], specs: Mapping[str, TableSpec], indices: Mapping[str, KeyIndex]
-) -> bool:
+def _precedes(name: str, column: str, tables: TablesByName, manifest: Manifest, indices: Indices) -> bool:
     """Returns whether rows that refer to this table are mostly no earlier, in days."""
     days, earlier, total = _days(tables[name], column), 0, 0
-    for child, spec in specs.items():
+    for child, spec in manifest.tables.items():
         links = [link for link in spec.links if link.table == name and child != name]
         dates = [date for date in tables[child].names if links and _holds_dates(tables[child], date)]
         dates = [date for date in dates if not _NEVER_TIMES.search(date)]
@@ -343,7 +327,7 @@ def _days(table: Table, column: str) -> Array:
     return days
 
 
-def _find_task(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tuple[TaskSpec, dict[str, str]]:
+def _find_task(name: str, table: Table, indices: Indices) -> tuple[TaskSpec, dict[str, str]]:
     """Proposes entity, time and label of a task table."""
     columns, entity, share = _find_entity(name, table, indices)
     dates = [other for other in table.names if other not in columns and _holds_dates(table, other)]
@@ -357,7 +341,7 @@ def _find_task(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tupl
     return spec, reasons
 
 
-def _find_entity(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tuple[tuple[str, ...], str, float]:
+def _find_entity(name: str, table: Table, indices: Indices) -> tuple[tuple[str, ...], str, float]:
     """Returns columns with keys of a table, the table, and their share.
 
     Columns with the names of a composite key outweigh one of them.
@@ -381,7 +365,7 @@ def _find_entity(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tu
     return (best[0],), best[1], shares[best]
 
 
-def _find_target(name: str, table: Table, label: str, entity: str, indices: Mapping[str, KeyIndex]) -> str | None:
+def _find_target(name: str, table: Table, label: str, entity: str, indices: Indices) -> str | None:
     """Returns the other table that a label is named like and has keys of, if any."""
     column = table.plain(label)
     keys = pc.list_flatten(column) if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) else column

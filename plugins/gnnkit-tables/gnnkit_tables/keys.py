@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +13,13 @@ from gnnkit_formats.table import Table
 from gnnkit_formats.values import is_text
 
 from gnnkit.errors import UserError
-from gnnkit.graph.ids import MAX_EXACT, nulls_of, numbers_of
-from gnnkit.graph.missing import missing_cells
+from gnnkit.graph.cells import missing_cells, nulls_of, numbers_of
+from gnnkit.graph.labels import MAX_EXACT
 from gnnkit.graph.types import Ids
 
 NULL, DANGLING = -1, -2  # positions of keys that are empty, and of keys that no row has
 _EXAMPLES = 3  # values in a message
+TablesByName = Mapping[str, Table]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,3 +156,18 @@ def _describe(names: Sequence[str]) -> str:
 
 def _is_csv(table: Table) -> bool:
     return table.name.endswith((".csv", ".csv.gz"))
+
+
+KEY = re.compile(r"([^A-Za-z]id|Id|ID|(?i:key))$")  # endings of names of keys, other than id
+
+
+def plain_name(name: str) -> str:
+    """Returns the letters and digits of a name in lower case."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def name_stems(table: str) -> Sequence[str]:
+    """Returns a table's plain name and its singular."""
+    name = plain_name(table)
+    singular = f"{name[:-3]}y" if name.endswith("ies") else name.removesuffix("s")
+    return [name, singular, name.removesuffix("es")]

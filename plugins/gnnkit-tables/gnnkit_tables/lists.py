@@ -12,7 +12,7 @@ from gnnkit_formats.table import Table
 
 from gnnkit.errors import UserError
 from gnnkit.graph.types import Floats, Ids
-from gnnkit.launch.phases import say
+from gnnkit.launch.progress import say
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
 from gnnkit_tables.keys import DANGLING, NULL, KeyIndex, find_parents

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.graph.times import NEVER, Times
+from gnnkit_tables.database import ColumnTimes
 from gnnkit_tables.encode import Mask
 from gnnkit_tables.manifest import Manifest
 
@@ -23,7 +24,7 @@ class Lookahead:
 
     ask: Callable[[Times, Views], pa.Table]  # runs the query at dates, on tables
     views: Views
-    times: Mapping[tuple[str, str], Times]  # by table and column
+    times: ColumnTimes
     manifest: Manifest
     complete: dict[int, pa.Table] = field(default_factory=dict, init=False)  # answers with all rows, by date
 

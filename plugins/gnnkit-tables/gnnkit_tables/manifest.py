@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -26,7 +28,7 @@ _RELBENCH = {
     "dst_entity_col": "label",
     "time_col": "time",
 }
-Reasons = Mapping[tuple[str, ...], str]  # why a line of the manifest is as it is, by its path
+Reasons = Mapping[tuple[str, ...], str]  # as `Manifest.reasons`
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,16 @@ class TableSpec:
     links: tuple[Link, ...] = ()
     later: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # columns that are visible from a later time on
     ignore: tuple[str, ...] = ()  # columns that are no features
+
+    @property
+    def ids(self) -> set[str]:
+        """Columns of the primary key and of links."""
+        return {*self.key, *(column for link in self.links for column in link.columns)}
+
+    @property
+    def known_later(self) -> list[str]:
+        """Columns that are visible from a later time on, besides this time."""
+        return [column for names in self.later.values() for column in names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +89,14 @@ class TaskSpec:
         return self.entity if self.target is None else (*self.entity, self.label)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Manifest:
-    """The tables of a database and its tasks, by name."""
+    """The tables of a database and its tasks, by name, to which guesses are added."""
 
-    tables: Mapping[str, TableSpec]
-    tasks: Mapping[str, TaskSpec]
+    tables: dict[str, TableSpec] = field(default_factory=dict)
+    tasks: dict[str, TaskSpec] = field(default_factory=dict)
+    # Why a guessed line is as it is, by its path
+    reasons: dict[tuple[str, ...], str] = field(default_factory=dict, compare=False)
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
@@ -129,8 +143,8 @@ class Manifest:
                 )
         return self
 
-    def text(self, reasons: Reasons) -> str:
-        """Returns the file's content, with a comment after each line that has one."""
+    def text(self) -> str:
+        """Returns the file's content, with a comment after each line with a reason."""
         entries = {
             "tables": {name: {**asdict(spec), "links": _plain_links(spec.links)} for name, spec in self.tables.items()},
             "tasks": {name: asdict(task) for name, task in self.tasks.items()},
@@ -139,7 +153,7 @@ class Manifest:
         for section, parts in entries.items():
             lines.append(f"{section}:" if parts else f"{section}: {{}}")
             for name, entry in parts.items():
-                lines += [f"  {_scalar(name)}:", *_entry_lines((section, name), entry, reasons)]
+                lines += [f"  {_scalar(name)}:", *_entry_lines((section, name), entry, self.reasons)]
         return "\n".join(lines) + "\n"
 
 
@@ -301,3 +315,57 @@ def _names(place: str, value: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(name, str) for name in values):
         raise UserError(f"{FILE}, {place}: expected column names, got {shown(value)}")
     return tuple(values)
+
+
+_PLAIN = re.compile(r"[A-Za-z_]\w*")
+_TASK = """
+{name}:
+  table: {parent}
+  entity: {entity}
+  time: date
+  label: label
+  horizon: 30 days  # a number if times are numbers
+  query: |
+    SELECT t.timestamp AS date, {selected}, COUNT(o.{time}) > 0 AS label
+    FROM timestamps t {join}
+    LEFT JOIN {child} o ON {equal} AND o.{time} > t.timestamp
+      AND o.{time} <= t.timestamp + INTERVAL '{{timedelta}}'
+    GROUP BY ALL
+"""
+
+
+def example_tasks(manifest: Manifest) -> str:
+    """Returns the section `tasks` with a question as a comment.
+
+    It asks whether a row of one table is referred to by another one within 30 days.
+
+    Args:
+        manifest: The tables.
+    """
+    if not (links := list(_dated_links(manifest))):
+        return "tasks: {}  # a question needs a table with a time and a link to another one\n"
+    child, link = links[0]
+    parent, key, since = _quoted(link.table), manifest.tables[link.table].key, manifest.tables[link.table].time
+    task = _TASK.format(
+        name=re.sub(r"\W", "_", f"has_{child}"),
+        parent=_scalar(link.table),
+        entity=_scalar([*key]),
+        selected=", ".join(f"e.{_quoted(column)}" for column in key),
+        equal=" AND ".join(
+            f"o.{_quoted(column)} = e.{_quoted(part)}" for column, part in zip(link.columns, key, strict=True)
+        ),
+        time=_quoted(str(manifest.tables[child].time)),
+        join=f"CROSS JOIN {parent} e" if since is None else f"JOIN {parent} e ON e.{_quoted(since)} <= t.timestamp",
+        child=_quoted(child),
+    )
+    return f'tasks:  # change this example, and remove "# " before its lines\n{textwrap.indent(task.strip(), "#   ")}\n'
+
+
+def _dated_links(manifest: Manifest) -> Iterator[tuple[str, Link]]:
+    for name, table in manifest.tables.items():
+        yield from ((name, link) for link in table.links if table.time is not None and link.table != name)
+
+
+def _quoted(name: str) -> str:
+    """Returns a name as SQL reads it."""
+    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'

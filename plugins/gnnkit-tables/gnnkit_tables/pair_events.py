@@ -123,60 +123,49 @@ class History:
         histories = (EventHistory(part, events.times) for part in (keys, events.entities, events.items))
         return cls(events, base, *histories)
 
-    def _pair_keys(self, pairs: Candidates) -> Ids:
-        return np.where(pairs.items < self.base, pairs.entities * self.base + pairs.items, -1)
+    def describe(self, pairs: Candidates, targets: Targets, fits: Mask) -> tuple[list[Rule], Encoded]:
+        """Returns what ranks candidates without a model, and columns of candidates.
 
-    def columns(self, pairs: Candidates, targets: Targets, alike: Floats, fits: Mask) -> Encoded:
-        """Counts events of pairs and of their ends, and the time since the last."""
-        columns: list[Floats] = []
-        names: list[str] = []
-        for what, history, keys in (
-            ("pair", self.by_pair, self._pair_keys(pairs)),
-            ("row", self.by_item, pairs.items),
-            ("entity", self.by_entity, pairs.entities),
-        ):
-            count, last = history.count(keys, pairs.times), history.last(keys, pairs.times)
-            since = _since(last, pairs.times)
-            columns += [np.log1p(count), np.log1p(since)]
-            names += [f"{self.events.name}: {what}: {kind}" for kind in ("number of rows", "time since the last")]
-        recent = self._recent(pairs, targets)
-        popular = self.by_item.count(pairs.items, pairs.times)
-        columns += [np.log1p(recent), np.log1p(alike), alike / np.sqrt(1 + popular)]
-        names.append(f"{self.events.name}: row: number of rows in the last horizon")
-        names += [
-            f"{self.events.name}: entities with the same rows: {kind}" for kind in ("number", "number by popularity")
-        ]
-        return scaled(np.stack(columns, 1).astype(np.float64), names, names, fits)
+        Columns count events of pairs and of their ends, and have the time since the
+        last.
+        """
+        keys = np.where(pairs.items < self.base, pairs.entities * self.base + pairs.items, -1)
+        ends = {
+            "pair": (self.by_pair, keys),
+            "row": (self.by_item, pairs.items),
+            "entity": (self.by_entity, pairs.entities),
+        }
+        counts = {what: history.count(ids, pairs.times) for what, (history, ids) in ends.items()}
+        since = {what: _since(history.last(ids, pairs.times), pairs.times) for what, (history, ids) in ends.items()}
+        recent = counts["row"] - self.by_item.count(pairs.items, pairs.times - (targets.horizon or 0))
+        alike = self._alike(pairs)
+        columns = {
+            f"{what}: {kind}": np.log1p(part[what])
+            for what in ends
+            for kind, part in (("number of rows", counts), ("time since the last", since))
+        }
+        columns["row: number of rows in the last horizon"] = np.log1p(recent)
+        columns["entities with the same rows: number"] = np.log1p(alike)
+        columns["entities with the same rows: number by popularity"] = alike / np.sqrt(1 + counts["row"])
+        names = [f"{self.events.name}: {name}" for name in columns]
+        encoded = scaled(np.stack([*columns.values()], 1).astype(np.float64), names, names, fits)
+        count, latest = (
+            counts["pair"].astype(np.float64),
+            np.nan_to_num(2 - since["pair"] / (1 + np.nanmax(since["pair"], initial=0))),
+        )
+        popular, share = counts["row"].astype(np.float64), recent / (1 + recent.max(initial=0))
+        scores = {
+            "popularity": popular,
+            **({RECENT: recent.astype(np.float64)} if targets.horizon else {}),
+            "rows of the entity's past, by number": count,
+            "rows of the entity's past, the latest first": latest,
+            "rows of the entity's past, then popularity": count + share,
+            "rows of the latest past, then popularity": np.maximum(latest, share),
+            "rows of entities with the same rows": alike,
+        }
+        return [Rule(name, self.events.name, score) for name, score in scores.items()], encoded
 
-    def _recent(self, pairs: Candidates, targets: Targets) -> Ids:
-        begin = pairs.times - (targets.horizon or 0)
-        return self.by_item.count(pairs.items, pairs.times) - self.by_item.count(pairs.items, begin)
-
-    def rules(self, pairs: Candidates, targets: Targets, alike: Floats) -> list[Rule]:
-        """Returns what ranks candidates without a model."""
-        keys = self._pair_keys(pairs)
-        popular = self.by_item.count(pairs.items, pairs.times).astype(np.float64)
-        recent = self._recent(pairs, targets).astype(np.float64)
-        count = self.by_pair.count(keys, pairs.times).astype(np.float64)
-        last = self.by_pair.last(keys, pairs.times)
-        since = _since(last, pairs.times)
-        latest = np.nan_to_num(2 - since / (1 + np.nanmax(since, initial=0)))
-        most = 1 + recent.max(initial=0)
-        return [
-            Rule(name, self.events.name, scores)
-            for name, scores in (
-                ("popularity", popular),
-                (RECENT, recent),
-                ("rows of the entity's past, by number", count),
-                ("rows of the entity's past, the latest first", latest),
-                ("rows of the entity's past, then popularity", count + recent / most),
-                ("rows of the latest past, then popularity", np.maximum(latest, recent / most)),
-                ("rows of entities with the same rows", alike),
-            )
-            if name != RECENT or targets.horizon
-        ]
-
-    def alike(self, pairs: Candidates) -> Floats:  # [num_pairs]
+    def _alike(self, pairs: Candidates) -> Floats:  # [num_pairs]
         """Counts how often entities with the same rows have the candidate, too."""
         first = np.searchsorted(pairs.lists, np.unique(pairs.lists))
         keys, counts = self.walks(pairs.lists[first], pairs.entities[first], pairs.times[first])

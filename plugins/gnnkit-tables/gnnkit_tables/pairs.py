@@ -12,7 +12,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.graph.types import Floats, Ids
-from gnnkit.launch.phases import say
+from gnnkit.launch.progress import say
 from gnnkit_tables.database import Database
 from gnnkit_tables.encode import Encoded, Mask, scaled
 from gnnkit_tables.lists import Lists, Rule, rank_within
@@ -77,9 +77,9 @@ def _describe_pairs(
     rules: list[Rule] = []
     parts: list[Encoded] = []
     for history in events:
-        alike = history.alike(pairs)
-        rules += history.rules(pairs, targets, alike)
-        parts.append(history.columns(pairs, targets, alike, train))
+        ranking, columns = history.describe(pairs, targets, train)
+        rules += ranking
+        parts.append(columns)
     parts += [_places(pairs, rule, train) for rule in rules]
     columns = Encoded.join(parts, len(pairs.items))
     if len(np.unique(wanted[train])) > 1:

@@ -17,10 +17,11 @@ from gnnkit_formats.column_table import require
 from gnnkit_formats.table import Table
 
 from gnnkit.errors import UserError
-from gnnkit.graph.ids import nulls_of
+from gnnkit.graph.cells import nulls_of
 from gnnkit.graph.times import ALWAYS, NEVER, UNITS, Times, parse_time, read_span, show_time
-from gnnkit.launch.phases import say
+from gnnkit.launch.progress import say
 from gnnkit.utils.ranges import one_line, shown_names
+from gnnkit_tables.database import ColumnTimes
 from gnnkit_tables.folder import SHARE, SPLIT
 from gnnkit_tables.keys import key_column
 from gnnkit_tables.lists import one_row_per_item
@@ -129,7 +130,7 @@ class Question:
                 )
         return lines
 
-    def answer(self, tables: Mapping[str, Table], times: Mapping[tuple[str, str], Times], manifest: Manifest) -> Table:
+    def answer(self, tables: Mapping[str, Table], times: ColumnTimes, manifest: Manifest) -> Table:
         """Runs the query, and returns rows of entity, time, label and split.
 
         Rows without an entity or a label are dropped and counted. They are ordered by
@@ -263,18 +264,15 @@ def _as_dates(times: Times, unit: str | None) -> pa.Array:
     return pa.array(times, pa.int64(), mask=empty).cast(pa.int64() if unit is None else pa.timestamp(unit))
 
 
-def _view(
-    name: str, table: Table, times: Mapping[tuple[str, str], Times], manifest: Manifest, unit: str | None
-) -> pa.Table:
+def _view(name: str, table: Table, times: ColumnTimes, manifest: Manifest, unit: str | None) -> pa.Table:
     """Returns a table with keys in one type, and times in one unit without zone."""
-    spec = manifest.tables[name]
-    keys = {*spec.key, *(column for link in spec.links for column in link.columns)}
+    ids = manifest.tables[name].ids
     return pa.table(
         {
             column: _as_dates(times[name, column], unit)
             if (name, column) in times
             else key_column(table, column)
-            if column in keys
+            if column in ids
             else _without_zone(table.plain(column))
             for column in table.names
         }

@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gnnkit
@@ -16,36 +17,18 @@ from gnnkit import plugins
 from gnnkit.config.keys import plain
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.launch.phases import say
+from gnnkit.launch.progress import say
+from gnnkit.utils.documents import read_yaml
 from gnnkit.utils.ranges import one_line
 from gnnkit_tables.baselines import Baseline
 from gnnkit_tables.lists import METRICS
 
 Keys = Mapping[str, tuple[Any, str]]  # value and reason by configuration key
-COLUMNS: Keys = {
-    "strategy": ("vertex_centric", "targets are rows of a table here"),
-    "dataset.links": (False, "the targets' columns alone"),
-    "model": ("boosting", "gradient boosting"),
-    "model.neighbours": (False, "there are no edges"),
-    "model.learning_rate": (0.05, "small steps"),
-    "model.leaves": (8, "small trees"),
-    "trainer.max_epochs": (40, "10 trees each; validation selects how many are used"),
-    "trainer.patience": (10, "evaluations without a better one end the training"),
-    "trainer.check_val_every_n_epoch": (1, "after each 10 trees"),
+ADVICE: Mapping[str, Keys] = {
+    section: {key: (value, reason) for key, (value, reason) in keys.items()}
+    for section, keys in read_yaml(Path(__file__).with_name("advice.yaml"), "advice.yaml").items()
 }
 Candidate = tuple[str, Graph, Keys]  # name, what the model reads, and the keys to write
-_QUIET = {
-    "workers": 1,
-    "threads": 1,
-    "comm": "threads",
-    "launcher": "inline",
-    "logger": "none",
-    "report": False,
-    "cache": False,
-    "write": [],
-    "trainer.checkpoint": False,
-    "trainer.progress_bar": False,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +52,20 @@ def list_candidates(graph: Graph, scored: Graph, columns: Graph, graph_keys: Key
         graph_keys: Keys of the model of the graph.
     """
     is_number = columns.labels.dtype.kind == "f" and columns.labels.ndim == 1
-    loss: Keys = {"task": ("regression", "labels are numbers"), "task.loss": ("absolute", "the error that is judged")}
     shared: Keys = {
         "trainer.monitor": (f"val_{metric_of(columns)}", "the figure that selects the best epoch"),
-        **(loss if is_number else {}),
+        **(ADVICE["numbers"] if is_number else {}),
         **{key: value for key, value in graph_keys.items() if key.startswith("task")},
     }
     candidates: list[Candidate] = [
         ("a model of the graph", graph, {**graph_keys, **shared}),
         ("its mean with gradient boosting", scored, {**_blended(graph_keys), **shared}),
     ]
+    is_list, fanouts = columns.labels.ndim > 1, "sampler.fanouts"
+    if not is_list and graph_keys[fanouts] == ADVICE["graph"][fanouts]:  # events need fewer hops
+        candidates.append(("a deeper one of fewer rows", graph, {**graph_keys, **ADVICE["deep"], **shared}))
     if "boosting" in plugins.names("model"):
-        candidates.append(("gradient boosting on the targets' columns", columns, {**COLUMNS, **shared}))
+        candidates.append(("gradient boosting on the targets' columns", columns, {**ADVICE["columns"], **shared}))
     return candidates
 
 
@@ -88,8 +73,7 @@ def rule_candidate(columns: Graph, baseline: Baseline, graph_keys: Keys) -> Cand
     """Returns a rule of a ranking task as a model of one column."""
     place = (columns.feature_names or ()).index(baseline.column)
     keys: Keys = {
-        "strategy": COLUMNS["strategy"],
-        "dataset.links": COLUMNS["dataset.links"],
+        **{key: ADVICE["columns"][key] for key in ("strategy", "dataset.links")},
         "model": ("column", f"lists by {baseline.name}"),
         "model.column": (place, f"number of the column {baseline.column!r}"),
         "trainer.max_epochs": (1, "nothing is trained"),
@@ -137,11 +121,7 @@ def select_keys(
 def _blended(keys: Keys) -> Keys:
     """Replaces the model by its mean with boosting, which fixes some of its keys."""
     fixed = ("model.project", "model.skip", "model.inverse")
-    model: Keys = {
-        "dataset.boosting": (True, "targets have the outputs of gradient boosting"),
-        "model": ("blend", "the mean of both"),
-    }
-    return {**{key: value for key, value in keys.items() if key not in fixed}, **model}
+    return {**{key: value for key, value in keys.items() if key not in fixed}, **ADVICE["mean"]}
 
 
 def train_candidate(candidate: Candidate, fixed: Mapping[str, Any], metric: str) -> Trial:
@@ -153,7 +133,8 @@ def train_candidate(candidate: Candidate, fixed: Mapping[str, Any], metric: str)
         metric: From `metric_of`.
     """
     name, data, keys = candidate
-    values = {**_QUIET, **fixed, **{key: value for key, (value, _) in keys.items() if not key.startswith("dataset.")}}
+    chosen = {**ADVICE["trials"], **keys}.items()
+    values = {**{key: value for key, (value, _) in chosen if not key.startswith("dataset.")}, **fixed}
     worst = float("inf" if metric == "mae" else "-inf")
     try:
         with (
@@ -167,6 +148,9 @@ def train_candidate(candidate: Candidate, fixed: Mapping[str, Any], metric: str)
     except (UserError, RuntimeError) as error:  # a refused configuration, or a failed rank
         say(f"trial: {name}: {one_line(error)}")
         return Trial(name, keys, worst, worst)
-    is_cut = "trainer.max_time" in str(result.get("stopped"))
-    note = "; a larger init.minutes would let it train longer" if is_cut else ""
+    limit, note = values["trainer.max_epochs"], ""
+    if result["epochs"] < limit and "trainer.max_time" in str(result.get("stopped")):
+        note = "; a larger init.minutes would let it train longer"
+    elif result.get("best_epoch") == limit:
+        note = f"; the last epoch was the best, so trainer.max_epochs above {limit} may be better"
     return Trial(name, keys, result[f"val_{metric}"], result[f"test_{metric}"], note)

@@ -17,13 +17,12 @@ from gnnkit_formats.table import Table
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
-from gnnkit.graph.ids import numbers_of
+from gnnkit.graph.cells import numbers_of
 from gnnkit.graph.labels import labelled, unlabelled
-from gnnkit.graph.split import random_split
-from gnnkit.graph.time_split import TimeSplit, parts_of
+from gnnkit.graph.split import TimeSplit, parts_of, random_split
 from gnnkit.graph.times import ALWAYS, NEVER, Times, read_span, show_time
 from gnnkit.graph.types import Ids, Labels
-from gnnkit.launch.phases import say
+from gnnkit.launch.progress import say
 from gnnkit.utils.ranges import shown, shown_names
 from gnnkit_tables.database import Database, RowType
 from gnnkit_tables.encode import Encoded, Mask

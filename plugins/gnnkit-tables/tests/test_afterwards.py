@@ -134,6 +134,22 @@ def test_a_server_answers_for_targets_and_refuses_rows_without_times(place: Path
     assert refused.json()["detail"].startswith("sampler.time: a request has no time: use job=predict")
 
 
+def test_a_server_of_targets_alone_reads_their_columns(place: Path) -> None:
+    from fastapi.testclient import TestClient
+
+    source = ["dataset=tables", "dataset.root=data", "dataset.manifest=new/manifest.yaml", "dataset.links=false"]
+    keys = ["strategy=vertex_centric", "model=sage", "workers=1", "comm=threads", "trainer.max_epochs=1"]
+    gnnkit.train(overrides=[*source, *keys, "report=false"], folder=place / "columns")
+    client = TestClient(gnnkit.serve(str(place / "columns")))
+    names = Tables("data", manifest="new/manifest.yaml", links=False).load().feature_names
+    new = {"nodes": [{"id": "a", "features": dict.fromkeys(names or (), 0.5)}], "edges": []}
+    assert client.post("/predict_new", json=new).status_code == 200
+    del new["nodes"][0]["features"]["age"]
+    refused = client.post("/predict_new", json=new)
+    assert refused.status_code == 422
+    assert "expected age," in refused.json()["detail"]
+
+
 def test_a_run_writes_predictions_of_its_targets(place: Path) -> None:
     written = pyarrow.parquet.read_table(place / "run/predictions.parquet")["id"].to_pylist()
     rows = pyarrow.parquet.read_table(place / "new/active.rows.parquet")

@@ -14,7 +14,7 @@ import yaml
 from gnnkit_tables import Tables
 from gnnkit_tables.model import Blend
 from gnnkit_tables.scores import MARK
-from gnnkit_tables.select import select_keys
+from gnnkit_tables.select import ADVICE, list_candidates, select_keys
 
 import gnnkit
 from gnnkit.__main__ import main
@@ -25,6 +25,7 @@ from gnnkit.model.rgcn import RGCN
 from tests.shops import days, task, write
 
 COUNT = 240
+LAST = "; the last epoch was the best, so trainer.max_epochs above 8 may be better"
 
 
 def folder_of(path: Path, label: Any) -> Path:
@@ -110,19 +111,49 @@ def test_a_blend_without_boosting_is_refused(tmp_path: Path, place: str) -> None
         gnnkit.train(data, overrides=[*source, *overrides, "model=blend"], folder=tmp_path / "run")
 
 
-@pytest.mark.parametrize(("stopped", "is_cut"), [("trainer.max_time=40: ended after epoch 3", True), (None, False)])
-def test_a_trial_that_the_time_limit_ended_is_named(
-    stopped: str | None, is_cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+@pytest.mark.parametrize(
+    ("stopped", "epochs", "best_epoch", "note"),
+    [
+        ("trainer.max_time=40: ended after epoch 3", 3, 2, "; a larger init.minutes would let it train longer"),
+        ("trainer.max_time=40: ended after epoch 8", 8, 6, ""),
+        ("trainer.max_time=40: ended after epoch 8", 8, 8, LAST),
+        (None, 8, 8, LAST),
+        ("trainer.monitor=val_roc_auc: ended after epoch 7", 7, 2, ""),
+    ],
+)
+def test_a_trial_says_which_limit_ended_it(
+    stopped: str | None,
+    epochs: int,
+    best_epoch: int,
+    note: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
 ) -> None:
     graph = Tables(str(folder_of(tmp_path / "data", np.arange(COUNT) % 2)), links=False).load()
-    result = {"val_roc_auc": 0.75, "test_roc_auc": 0.5, "stopped": stopped}
-    monkeypatch.setattr(gnnkit, "train", lambda *args, **keys: result)
-    select_keys([("a model", graph, {})], "roc_auc", 2, 0, None)
-    line = "trial: a model: val_roc_auc 0.7500, test_roc_auc 0.5000"
-    assert f"{line}{'; a larger init.minutes would let it train longer' if is_cut else ''}\n" in capsys.readouterr().out
+    ended = {"epochs": epochs, "best_epoch": best_epoch, "stopped": stopped}
+    monkeypatch.setattr(gnnkit, "train", lambda *args, **keys: {"val_roc_auc": 0.75, "test_roc_auc": 0.5, **ended})
+    select_keys([("a model", graph, {"trainer.max_epochs": (8, "at most")})], "roc_auc", 2, 0, None)
+    line = f"trial: a model: val_roc_auc 0.7500, test_roc_auc 0.5000{note}"
+    assert f"{line}\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("best", range(3))
+@pytest.mark.parametrize(
+    ("section", "label", "is_tried"), [("times", 1, True), ("events", 1, False), ("times", [1, 2], False)]
+)
+def test_a_deeper_model_is_a_trial_unless_entities_are_events_or_rows_are_ranked(
+    section: str, label: Any, is_tried: bool
+) -> None:
+    graph: Any = SimpleNamespace(labels=np.array([label] * 3), num_classes=2)
+    keys = {**ADVICE["graph"], **ADVICE[section]}
+    trials = {name: written for name, _, written in list_candidates(graph, graph, graph, keys)}
+    assert ("a deeper one of fewer rows" in trials) == is_tried
+    for written in trials.values():
+        fanouts, _ = written.get("sampler.fanouts", ([], ""))
+        assert not fanouts or written["model.num_layers"][0] == len(fanouts)
+
+
+@pytest.mark.parametrize("best", range(4))
 def test_the_written_configuration_is_that_of_the_best_trial(
     best: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +161,7 @@ def test_the_written_configuration_is_that_of_the_best_trial(
 
     def train(graph: Graph, overrides: list[str], folder: str) -> dict[str, float]:
         trials.append(dict(override.split("=", 1) for override in overrides))
-        return {"val_roc_auc": float(len(trials) == best + 1), "test_roc_auc": 0.5}
+        return {"val_roc_auc": float(len(trials) == best + 1), "test_roc_auc": 0.5, "epochs": 1.0}
 
     folder_of(tmp_path / "data", np.arange(COUNT) // 3 % 2)
     monkeypatch.setattr(gnnkit, "train", train)

@@ -13,14 +13,14 @@ import pytest
 from gnnkit_formats.table import Table
 from gnnkit_tables import Tables, composite
 from gnnkit_tables.folder import Folder
-from gnnkit_tables.guess import Proposal, propose
+from gnnkit_tables.guess import propose
 from gnnkit_tables.manifest import Link, Manifest
 
 HOURS = np.datetime64("2013-01-01T05", "us") + np.arange(200) * np.timedelta64(1, "h")
 PORTS = ("EWR", "JFK", "LGA")
 
 
-def guess(**tables: Mapping[str, Any]) -> Proposal:
+def guess(**tables: Mapping[str, Any]) -> Manifest:
     return propose({name: Table(name, pa.table(dict(columns))) for name, columns in tables.items()}, {})
 
 
@@ -59,7 +59,7 @@ def test_weather_of_a_flight_is_found_by_place_and_time(with_hours: bool, key: t
     assert (proposal.tables["weather"].key, proposal.tables["flights"].key) == (key, ())
     assert proposal.tables["flights"].links == (Link(key, "weather"),)
     assert proposal.tables["weather"].links == ()
-    text = proposal.manifest.text(proposal.reasons)
+    text = proposal.text()
     assert "no column is distinct in all rows, but these together; 600 values; flights has them" in text
     assert "columns of the key; 97 % of the distinct combinations are keys; 0 empty, 20 unknown of 2,000" in text
 
@@ -67,8 +67,8 @@ def test_weather_of_a_flight_is_found_by_place_and_time(with_hours: bool, key: t
 def test_a_composite_link_is_written_and_read_with_other_links(tmp_path: Path) -> None:
     ports = {"origin": [*PORTS], "height": [1.5, 2.5, 3.5]}
     proposal = guess(ports=ports, **flights(with_hours=True))
-    (tmp_path / "manifest.yaml").write_text(text := proposal.manifest.text(proposal.reasons), encoding="utf-8")
-    assert Manifest.read(tmp_path / "manifest.yaml") == proposal.manifest
+    (tmp_path / "manifest.yaml").write_text(text := proposal.text(), encoding="utf-8")
+    assert Manifest.read(tmp_path / "manifest.yaml") == proposal
     assert proposal.tables["flights"].links == (Link(("origin",), "ports"), Link(("origin", "time_hour"), "weather"))
     assert "      - {columns: [origin], table: ports}  # named like its key; 100 % of" in text
     assert "      - {columns: [origin, time_hour], table: weather}  # columns of the key; 97 % of" in text
@@ -120,7 +120,7 @@ def test_an_id_that_is_part_of_a_link_is_not_mentioned_as_none() -> None:
     tables["rooms"]["id"] = tables["rooms"].pop("number")
     proposal = guess(**tables)
     assert proposal.tables["rooms"].key == ("hotel_id", "id")
-    assert "no link" not in proposal.manifest.text(proposal.reasons)
+    assert "no link" not in proposal.text()
 
 
 def test_keys_in_text_files_are_found_as_in_parquet(tmp_path: Path) -> None:

@@ -149,10 +149,35 @@ def test_many_cells_of_another_kind_make_a_column_text(tmp_path: Path, capsys: A
 
 @pytest.mark.parametrize("name", ["items", "orders"])
 @pytest.mark.parametrize("manifest", [MANIFEST, None])
-def test_a_table_without_rows_has_no_nodes(tmp_path: Path, name: str, manifest: Any) -> None:
-    graph = load(write(tmp_path / "data", manifest, **{name: tables()[name].slice(0, 0)}))
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_a_table_without_rows_has_no_nodes(tmp_path: Path, name: str, manifest: Any, form: str) -> None:
+    graph = load(write(tmp_path / "data", manifest, form, **{name: tables()[name].slice(0, 0)}))
     assert dict(graph.node_types)[name] == 0
     assert dict(graph.node_types)["returns"] == 6
+    assert graph.time_unit is not None
+
+
+def test_numbers_without_a_time_among_numbers_stay_numbers(tmp_path: Path) -> None:
+    orders = tables()["orders"].set_column(4, "at", pa.nulls(7))
+    graph = load(write(tmp_path / "data", form="csv", orders=orders, returns=task(time=[4, 5, 5, 6, 8, 12])))
+    assert graph.time_unit is None
+    assert (graph.node_time[graph.schema.nodes("orders")] == NEVER).all()
+
+
+def test_a_file_without_bytes_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", form="csv")
+    (folder / "tables/orders.csv").write_bytes(b"")
+    with pytest.raises(
+        UserError, match=r"^orders\.csv: Empty CSV file; write names of columns in a first line, or remove"
+    ):
+        load(folder)
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^dataset\.root=.*none: no such folder$"):
+        load(tmp_path / "none")
+    with pytest.raises(UserError, match=r"no \.parquet or \.csv file, nor in a folder db or tables"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("manifest", [MANIFEST, None])
@@ -218,7 +243,8 @@ def test_composite_keys_with_commas_have_distinct_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        ([0.5, 1.5, float("inf"), 1.0, -1e39, 2.0], r"row 2: inf is too large for a label; 2 such rows"),
+        ([0.5, 1.5, float("inf"), 1.0, -1e39, 2.0], r"row 2: inf is not finite"),
+        ([0.5, 1.5, 1e39, 1.0, -1e39, 2.0], r"row 2: 1e\+39 is too large for a label; 2 such rows"),
         ([0, 1, None, 1, 1, 0], r"row 2: None is no label, but the row has a split; 1 such"),
         ([0.5, 1.5, 2.5, None, 1.0, 2.0], r"row 3: None is no label, but the row has a split; 1 such"),
     ],
@@ -295,7 +321,7 @@ def padded(folder: Path, manifest: Any, *, task_too: bool) -> Path:
 def test_a_guess_compares_keys_as_they_are_read(tmp_path: Path) -> None:
     data = Tables(str(padded(tmp_path / "data", None, task_too=True)))
     _, proposal = data._open()
-    text = proposal.manifest.text(proposal.reasons)
+    text = proposal.text()
     assert [link.name for link in proposal.tables["orders"].links] == ["item_id"]
     assert "# user_id: no link: named like the key of users, but 0 % of the values are keys: 10 is" in text
     assert "unlike 00010" in text

@@ -13,10 +13,9 @@ import pytest
 import yaml
 from gnnkit_formats.table import Table
 from gnnkit_tables import Tables, select
-from gnnkit_tables.example import example_tasks
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import propose
-from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec
+from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec, example_tasks
 
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
@@ -26,7 +25,7 @@ from tests.shops import MANIFEST, days, tables, task, write
 
 def guess(folder: Path) -> tuple[Manifest, str]:
     proposal = Tables(str(folder))._read_manifest(Folder.find(folder))
-    return proposal.manifest, proposal.manifest.text(proposal.reasons)
+    return proposal, proposal.text()
 
 
 def read_text(text: str, folder: Path) -> Manifest:
@@ -136,7 +135,7 @@ def test_a_manifest_is_read_as_it_is_written(tmp_path: Path) -> None:
         {"users": users, "on": orders, "more": more},
         {"t-1": TaskSpec("more", ("id",), "y", "at", 86_400), "q": question},
     )
-    assert read_text(manifest.text({}), tmp_path) == manifest
+    assert read_text(manifest.text(), tmp_path) == manifest
 
 
 def random_targets(folder: Path) -> Path:
@@ -155,7 +154,7 @@ def random_targets(folder: Path) -> Path:
 def test_an_id_that_names_no_table_is_mentioned() -> None:
     teachers = pa.table({"id": [1, 2, 3], "mentor_id": [None, 1, 1], "room": [4, 5, 6]})
     proposal = propose({"teachers": Table("teachers", teachers)}, {})
-    text = proposal.manifest.text(proposal.reasons)
+    text = proposal.text()
     assert "    # mentor_id: no link: no table has this name; add it to links if its values are keys of a table" in text
     assert text.count("no link") == 1
 
@@ -173,7 +172,7 @@ def test_names_and_values_write_no_lines_into_a_manifest() -> None:
     }
     rows = {"people": parents, "rows": pa.table(columns), "later": pa.table({f"{HOSTILE} time": ["01/02/2024"] * 3})}
     proposal = propose({name: Table(name, table) for name, table in rows.items()}, {})
-    text = proposal.manifest.text(proposal.reasons)
+    text = proposal.text()
     assert "people_id: no link" in text
     example = example_tasks(
         Manifest({**proposal.tables, HOSTILE: TableSpec(), "on": TableSpec((HOSTILE, "on: #"))}, {})
@@ -221,7 +220,7 @@ def test_an_example_is_a_question_within_its_horizon(tmp_path: Path, names: tupl
     (folder / "tables/users.parquet").unlink()
     for name, table in {users: joined, "orders": orders}.items():
         pyarrow.parquet.write_table(table, folder / f"tables/{name}.parquet")
-    manifest = Manifest(specs, {}).text({}).removesuffix("tasks: {}\n") + text
+    manifest = Manifest(specs, {}).text().removesuffix("tasks: {}\n") + text
     (folder / "manifest.yaml").write_text(manifest, encoding="utf-8")
     with warnings.catch_warnings(action="error"):
         ids = Tables(str(folder), table="has_orders").load().node_ids.tolist()
@@ -240,7 +239,8 @@ def test_two_commands_train_from_a_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert main(["job=init", "dataset=tables", f"dataset.root={folder}", "output=new"]) == 0
     lines = capsys.readouterr().out
     assert "baseline: only " in lines
-    assert "dataset=tables determines the model" in lines
+    assert "no further trials" not in lines
+    assert "no trials" not in lines
     assert Manifest.read(tmp_path / "new/manifest.yaml") == read_text(
         yaml.safe_dump(MANIFEST, sort_keys=False), tmp_path
     )
@@ -410,7 +410,8 @@ def test_a_guessed_manifest_is_written_if_the_database_is_refused(
     assert main(init) == 2
     error = capsys.readouterr().err
     assert "the label equals back of users in at least" in error
-    assert "correct manifest.yaml, then repeat the command with dataset.manifest=PATH and on_exists=replace" in error
+    cure = "once it is corrected, repeat the command with on_exists=replace, and with dataset.manifest=PATH if"
+    assert f"{cure} the correction is in manifest.yaml (written: " in error
     path = tmp_path / "new/manifest.yaml"
     path.write_text(path.read_text().replace("    key: [id]", "    ignore: [back]\n    key: [id]"))
     assert main([*init, "dataset.manifest=new/manifest.yaml", "on_exists=replace"]) == 0

@@ -379,6 +379,7 @@ def test_a_label_that_is_a_column_of_its_entity_is_refused_by_name(tmp_path: Pat
         ({"freeze": "val"}, "task.freeze=val"),
         ({"split": [0.6, 0.2, 0.2]}, "dataset.split: the task table already has a split"),
         ({"until": "soon"}, "dataset.until=soon: expected a date"),
+        ({"until": "1999-01-01"}, "dataset.until=1999-01-01: all rows are later, from 202"),
         ({"manifest": "none.yaml"}, "none.yaml"),
     ],
 )

@@ -33,13 +33,12 @@ class EndEvents:
     """
 
     def __init__(self, links: Links) -> None:
-        assert links.events is not None
-        self._num_nodes = links.num_nodes
-        events = np.asarray(links.events)
+        assert links.timeline.events is not None
+        self._num_nodes, events = links.num_nodes, np.asarray(links.timeline.events)
         self._times = np.tile(events[:, 2], 2)
         self._nodes = EventHistory(events[:, :2].T.ravel().astype(np.int64), self._times)
         self._pairs = links.history
-        self._features = links.event_features
+        self._features = links.timeline.event_features
 
     def tokens(self, nodes: Ids, times: Ids, count: int) -> Tokens:
         """Returns the last `count` events of nodes [n] before times [n]."""

@@ -94,16 +94,17 @@ class MixerDecoder(EventDecoder):
         self._history: tuple[Links, EndEvents] | None = None
 
     def fit(self, links: Links) -> None:
-        if links.train_time is None:
+        if links.timeline.train_time is None:
             raise UserError(
                 "model=mixer scores pairs at a time, and the edges are not split by time: use "
                 "dataset.split='{by: time, shares: [0.7,0.15,0.15]}'"
             )
-        times = np.asarray(links.train_time)[links.trains()]
+        times = np.asarray(links.timeline.train_time)[links.trains()]
         span = max(float(np.ptp(times)), 1.0) if len(times) else 1.0
         self.periods.copy_(torch.tensor([span / max(len(times), 1), span]))
-        if self.unit is not None and links.event_features is not None and links.events is not None and len(times):
-            rows = links.event_features[links.events[:, 2] <= times.max()].astype(np.float64)
+        features, events = links.timeline.event_features, links.timeline.events
+        if self.unit is not None and features is not None and events is not None and len(times):
+            rows = features[events[:, 2] <= times.max()].astype(np.float64)
             deviation = rows.std(0)
             self.unit.copy_(torch.from_numpy(np.stack([rows.mean(0), np.where(deviation > 0, deviation, 1)])))
 

@@ -98,21 +98,22 @@ def test_scores_before_a_cut_do_not_read_what_comes_after_it(pairs: bool, width:
     torch.manual_seed(0)
     graph, rng = messages(width=width), np.random.default_rng(1)
     _, links = LinkPrediction().prepare(graph)
-    assert links.events is not None
+    assert links.timeline.events is not None
+    changed = lambda **fields: replace(links, timeline=replace(links.timeline, **fields))  # noqa: E731
     model, cut = Mixer(0, 4, events=3, hidden=8, pairs=pairs, edge_width=width), 2500
     model.decoder.fit(links)
-    later = links.events[:, 2] >= cut
-    scrambled, features = np.array(links.events), links.event_features
+    later = links.timeline.events[:, 2] >= cut
+    scrambled, features = np.array(links.timeline.events), links.timeline.event_features
     scrambled[later, :2] = rng.integers(0, 20, (int(later.sum()), 2))
     scrambled = np.concatenate([scrambled, [[0, 1, cut], [2, 3, cut + 7]]])
     if features is not None:
         features = np.concatenate([np.where(later[:, None], 9, features), np.full((2, width), 9)])
     asked = np.stack([*rng.integers(0, 20, (2, 200)), rng.integers(0, cut + 1, 200)], 1)
     first = scores(model, links, asked)
-    assert torch.equal(first, scores(model, replace(links, events=scrambled, event_features=features), asked))
-    assert not torch.equal(first, scores(model, replace(links, events=links.events[::2]), asked))
+    assert torch.equal(first, scores(model, changed(events=scrambled, event_features=features), asked))
+    assert not torch.equal(first, scores(model, changed(events=links.timeline.events[::2]), asked))
     if features is not None:
-        before = replace(links, event_features=-np.asarray(links.event_features))
+        before = changed(event_features=-np.asarray(links.timeline.event_features))
         assert not torch.equal(first, scores(model, before, asked))
     pieces = [scores(model, links, piece) for piece in np.array_split(asked, 7)]
     torch.testing.assert_close(torch.cat(pieces), first)

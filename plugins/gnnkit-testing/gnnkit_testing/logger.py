@@ -20,7 +20,7 @@ def check_logger(make: Callable[[], RunLogger]) -> None:
 
     Examples:
         >>> from gnnkit.testing import check_logger
-        >>> from gnnkit.training.logger.csv import Csv
+        >>> from gnnkit.training.logger import Csv
         >>> check_logger(Csv)
     """
     check_maker(make, RunLogger)

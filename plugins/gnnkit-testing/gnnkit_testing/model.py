@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gnnkit.engine import Engine, ShardAdjacency, SparseRows
 from gnnkit.graph import SparseFeatures
-from gnnkit.model.program import Program
+from gnnkit.model.base import Program
 from gnnkit.partition import Grid
 from gnnkit.strategy import Worker
 from gnnkit_testing.arguments import check_maker

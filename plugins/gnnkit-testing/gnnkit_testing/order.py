@@ -29,7 +29,7 @@ def check_order(order: NodeOrder) -> None:
     Raises `AssertionError` for the first violation.
 
     Examples:
-        >>> from gnnkit.partition.order.degree import Degree
+        >>> from gnnkit.partition.order import Degree
         >>> from gnnkit.testing import check_order
         >>> check_order(Degree())
     """

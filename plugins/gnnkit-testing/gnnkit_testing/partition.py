@@ -15,9 +15,10 @@ from gnnkit_testing.graphs import example_graphs
 def check_partitioner(partitioner: Partitioner) -> None:
     """Checks a partitioner on graphs that cover all corner cases, on 1 to 8 ranks.
 
-    Every node must have one owner and every edge one cell, the same in every call.
-    Raises `AssertionError` for the first violation. The graphs have coordinates, edge
-    weights and edge features, which some partitioners use.
+    One graph has no nodes, and another no edges. Every node must have one owner and
+    every edge one cell, the same in every call. Raises `AssertionError` for the first
+    violation. The graphs have coordinates, edge weights and edge features, which some
+    partitioners use.
     """
     check_instance(partitioner, Partitioner)
     for graph in example_graphs():

@@ -14,6 +14,7 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.partition.store.parts import without_edges
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.targets import NODES, TaskRows
 from gnnkit.strategy import Worker
@@ -30,6 +31,7 @@ def on_ranks(
     work: Callable[[Worker], T],
     *,
     whole: bool = False,
+    edges: bool = True,
     sampler: Sampler | None = None,
     rows: TaskRows = NODES,
 ) -> list[T]:
@@ -39,6 +41,7 @@ def on_ranks(
         graph: The graph to partition.
         work: Runs on each rank, collective.
         whole: Whether every rank also reads the complete graph.
+        edges: Whether the ranks' shards have edges.
         sampler: Every rank's sampler.
         rows: The rows to predict. Default: nodes.
 
@@ -46,7 +49,8 @@ def on_ranks(
         The results by rank.
     """
     owners = np.random.default_rng(1).integers(0, max(grid.world_size - 1, 1), graph.num_nodes)
-    shards = list(cut_all(graph, Partition(owners.astype(np.int32), None, grid)))
+    shard_graph = graph if edges else without_edges(graph)
+    shards = list(cut_all(shard_graph, Partition(owners.astype(np.int32), None, grid)))
 
     def on_rank(comm: Communicator) -> T:
         reads, draws = graph if whole else None, copy.deepcopy(sampler)

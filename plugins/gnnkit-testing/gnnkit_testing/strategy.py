@@ -14,7 +14,7 @@ from gnnkit.graph import Split
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid
 from gnnkit.sampler import NeighborSampler, Sampler
-from gnnkit.strategy import Batch, ExecutionStrategy, LearnedInputs, MovableSeeds, RowsOnDisk, Worker
+from gnnkit.strategy import Batch, ExecutionStrategy, LearnedInputs, MovableSeeds, Reads, Worker
 from gnnkit_testing.arguments import check_maker
 from gnnkit_testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit_testing.ranks import GRIDS, ONE, assert_close, on_ranks
@@ -34,11 +34,7 @@ class _Step:
     gradient: Tensor  # [num_parameters] this rank's gradient of the sum of losses
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Run:
-    """One rank's batches."""
-
-    steps: list[_Step]
+_Run = list[_Step]  # one rank's batches
 
 
 def check_strategy(
@@ -68,12 +64,12 @@ def check_strategy(
     model = GCN(WIDTH, CLASSES, hidden=4).double()
     reads = make().reads
     draws = (sampler or NeighborSampler([5, 5], threads=1)) if reads.sampler else None
-    check = _Check(model, draws, reads.graph)
+    check = _Check(model, draws, reads)
     _check_supports(make())
     for grid in grids or ((GRIDS[0], ONE) if reads.along_nodes else GRIDS[:2]):
         runs, again = check.runs(make, grid), check.runs(make, grid)
         _check_agreement(runs, str(grid))
-        _check_updates(make(), runs[0].steps, str(grid))
+        _check_updates(make(), runs[0], str(grid))
         _check_weights(runs, str(grid))
         _check_repeats(runs, again, str(grid))
         alone = make().on_one_rank(grid.world_size, draws)
@@ -84,9 +80,9 @@ def check_strategy(
 
 def _check_gradients(runs: list[_Run], single: _Run, layout: str) -> None:
     """Compares the sum of the ranks' gradients with one rank's gradient."""
-    for place, steps in enumerate(zip(*(run.steps for run in runs), strict=True)):
+    for place, steps in enumerate(zip(*runs, strict=True)):
         gradient = torch.stack([step.gradient for step in steps]).sum(0)
-        assert_close(gradient, single.steps[place].gradient, f"gradient in batch {place} on {layout} against one rank")
+        assert_close(gradient, single[place].gradient, f"gradient in batch {place} on {layout} against one rank")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +91,7 @@ class _Check:
 
     model: GCN
     sampler: Sampler | None
-    whole: bool  # whether ranks read the complete graph
+    reads: Reads  # what the strategy reads
 
     def runs(self, make: Callable[[], ExecutionStrategy], grid: Grid) -> list[_Run]:
         """Returns every rank's batches."""
@@ -115,18 +111,18 @@ class _Check:
             for first in range(counts[0] + 1):
                 tail = [_step(batch, replica) for batch in strategy.batches(0, first)]
                 _check_same(tail, steps[first : counts[0]], f"batches(0, first={first})")
-            return _Run(steps)
+            return steps
 
-        return on_ranks(check_graph(), grid, work, whole=self.whole, sampler=self.sampler)
+        edges = not self.reads.graph or self.reads.from_owners  # as a run prepares shards
+        return on_ranks(check_graph(), grid, work, whole=self.reads.graph, edges=edges, sampler=self.sampler)
 
 
 def _check_supports(strategy: ExecutionStrategy) -> None:
     kinds = [type(ability) for ability in strategy.supports]
     assert len({*kinds}) == len(kinds), f"supports has an ability twice: {[kind.__name__ for kind in kinds]}"
-    for kind, method in ((MovableSeeds, "deal"), (RowsOnDisk, "predict_reads")):
-        assert hasattr(strategy, method) or strategy.lacks(kind), (
-            f"supports has {kind.__name__}, but {method} is not written"
-        )
+    assert hasattr(strategy, "deal") or strategy.lacks(MovableSeeds), (
+        "supports has MovableSeeds, but deal is not written"
+    )
 
 
 def _step(batch: Batch, model: GCN) -> _Step:
@@ -164,10 +160,10 @@ def _loss_nodes(batch: Batch) -> Tensor:
 
 
 def _check_agreement(runs: list[_Run], layout: str) -> None:
-    counts = [len(run.steps) for run in runs]
+    counts = [len(run) for run in runs]
     assert len(set(counts)) == 1, f"on {layout} ranks get {counts} batches, not equally many"
     assert counts[0] > 0, f"on {layout} an epoch has no batches"
-    batches = list(zip(*(run.steps for run in runs), strict=True))
+    batches = list(zip(*runs, strict=True))
     for place, steps in enumerate(batches):
         assert len({step.update for step in steps}) == 1, f"on {layout} ranks disagree on update in batch {place}"
     _check_row_counts(batches, layout)
@@ -204,7 +200,7 @@ def _check_updates(strategy: ExecutionStrategy, steps: Sequence[_Step], layout: 
 
 
 def _check_weights(runs: list[_Run], layout: str) -> None:
-    for place, steps in enumerate(zip(*(run.steps for run in runs), strict=True)):
+    for place, steps in enumerate(zip(*runs, strict=True)):
         if steps[0].update == "average":
             weights = [step.weight for step in steps]
             assert min(weights) >= 0 < sum(weights), f"on {layout} the weights of batch {place} are {weights}"
@@ -212,7 +208,7 @@ def _check_weights(runs: list[_Run], layout: str) -> None:
 
 def _check_repeats(runs: list[_Run], again: list[_Run], layout: str) -> None:
     for run, repeat in zip(runs, again, strict=True):
-        _check_same(run.steps, repeat.steps, f"on {layout} a second run with the same seed")
+        _check_same(run, repeat, f"on {layout} a second run with the same seed")
 
 
 def _check_same(steps: list[_Step], references: list[_Step], subject: str) -> None:

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from gnnkit.comm import LEADER, Communicator, Mailbox
-from gnnkit.comm.average import to_vector
+from gnnkit.comm.agreement import to_vector
 from gnnkit.comm.threads import Threads
 from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
@@ -168,9 +168,9 @@ def _steps(
     module = make_module(job, strategy, worker)
     if perturb:
         _nudge(module)
-    recorder, sync, guard = _Recorder(), job.sync(), Guard("skip", quiet=True)
+    recorder, sync, guard, meter = _Recorder(), job.sync(), Guard("skip", quiet=True), SyncMeter(worker.comm)
     options = {**_OPTIONS, "limit_train_batches": STEPS * module.accumulate}
-    make_trainer(module, sync, SyncMeter(), guard=guard, mailbox=mailbox, callbacks=[recorder], **options).fit(module)
+    make_trainer(module, sync, meter, guard=guard, mailbox=mailbox, callbacks=[recorder], **options).fit(module)
     module.join()
     sync.close()
     strategy.close()

@@ -1,4 +1,4 @@
-"""The comparison with plain torch on dense matrices, by the package gnnkit-witness."""
+"""The comparison with plain torch in one process, by the package gnnkit-witness."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MODULE = "gnnkit_witness"
 def check_witness(
     make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = GRIDS, graph: Graph | None = None, **keys: Any
 ) -> None:
-    """Trains a model on several ranks, and in plain torch on dense matrices.
+    """Trains a model on several ranks, and in plain torch in one process.
 
-    The second run shares no code with the engine, so an error in the engine cannot go
+    The second run uses no kernel or exchange of the engine, so an error there cannot go
     unnoticed. Losses, parameters, buffers and logits must be equal after each epoch.
     Raises `AssertionError` for the first difference, and `UserError` if the package
     gnnkit-witness is not installed.
@@ -33,7 +33,9 @@ def check_witness(
         graph: Some dozens of nodes with classes. Default: a directed, weighted graph
             with edge features of width 2, isolated nodes, loops and parallel edges.
         **keys: Further fields of `gnnkit_witness.Plan`, such as `strategy`, `sync` and
-            `sampler`. The result must be exactly that of one process.
+            `sampler`. The result must be exactly that of one process: a strategy reads
+            each training node once per epoch, and a sampler draws all in-edges, without
+            relations.
     """
     witness().check_witness(make, grids, graph, **keys)
 

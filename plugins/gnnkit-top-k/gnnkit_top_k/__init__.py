@@ -17,7 +17,7 @@ class TopKSampler(Sampler):
     first in-edges.
     """
 
-    by_node = True
+    by_relation = True
 
     def __init__(self, fanouts: list[int], threads: int | None = None) -> None:
         """Creates the sampler.
@@ -30,6 +30,10 @@ class TopKSampler(Sampler):
         self.fanouts = self._counts = Fanouts.parse(fanouts).default
         self.num_hops = len(self._counts)
         self.threads = num_cores() if threads is None else threads
+
+    @property
+    def draws_at_owners(self) -> bool:
+        return True
 
     @property
     def rank_invariant(self) -> bool:

@@ -28,7 +28,7 @@ impl<I: Id> Law for TopK<'_, I> {
         }
         room.clear();
         for edge in edges {
-            room.push((self.graph.weight(edge)?, edge as i64));
+            room.push((self.graph.weight(row.position(edge))?, edge as i64));
         }
         room.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let first = out.len();
@@ -87,7 +87,7 @@ fn draw_as<'py, I: Id + Element>(
         };
         let graph = &View::new(indptr, indices, num_sources)?.with(extra)?;
         let (law, mut scratch) = (TopK { graph, count }, Scratch::default());
-        draw_by(graph, nodes, &law, count.min(32), scratch.on_threads(threads))
+        draw_by(graph, nodes, &law, count.min(32), None, scratch.on_threads(threads))
     });
     let hop = hop.map_err(|error| UserError::new_err(error.to_string()))?;
     Ok((

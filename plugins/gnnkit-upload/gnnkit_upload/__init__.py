@@ -10,11 +10,10 @@ from pathlib import Path
 import fsspec
 
 from gnnkit.errors import UserError
-from gnnkit.jobs.lock import locked
-from gnnkit.jobs.upload import FolderCopy, files_of, is_of_run
-from gnnkit.launch.phases import phase, say
+from gnnkit.jobs.folder import FolderCopy, files_of, is_of_run, locked
+from gnnkit.launch.progress import phase, say
 from gnnkit.partition.store.manifest import FILE as STORE
-from gnnkit.result.folder import INPUTS
+from gnnkit.result.result import INPUTS
 from gnnkit.training import checkpoint
 from gnnkit.utils.redaction import redact, without_credentials
 from gnnkit.utils.storage import write_atomically

@@ -15,7 +15,7 @@ import gnnkit
 from gnnkit import plugins
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
-from gnnkit.jobs.upload import copy_checkpoints, copy_to
+from gnnkit.jobs.folder import copy_checkpoints, copy_to
 from gnnkit.training import checkpoint
 
 URL = "memory://bucket/run"
@@ -91,7 +91,7 @@ def test_the_key_finds_the_package() -> None:
 def test_without_the_package_the_key_is_refused_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("gnnkit.jobs.upload.names", lambda kind: [])
+    monkeypatch.setattr("gnnkit.jobs.folder.names", lambda kind: [])
     keys = [*KEYS, *QUICK, f"output={tmp_path / 'run'}", "upload=s3://me:secret@bucket/run"]
     assert main(keys) == 2
     line = capsys.readouterr().err.splitlines()[-1]

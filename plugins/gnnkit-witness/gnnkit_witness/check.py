@@ -1,4 +1,4 @@
-"""Compares the ranks with plain torch on dense matrices."""
+"""Compares the ranks with plain torch in one process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from gnnkit_testing.graphs import check_graph
 from gnnkit_testing.ranks import GRIDS
 from torch import Tensor, nn
 
+from gnnkit import plugins
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid, Partition
 from gnnkit_witness import ranks, serial
@@ -25,9 +27,9 @@ def check_witness(
 ) -> None:
     """Trains a model on several ranks and in plain torch, and compares the results.
 
-    The plain torch run shares no code with the engine. Losses, parameters, buffers and
-    logits must agree after each epoch. Raises `AssertionError` for the first
-    difference.
+    The plain torch run uses no kernel or exchange of the engine. Losses, parameters,
+    buffers and logits must agree after each epoch. Raises `AssertionError` for the
+    first difference.
 
     Args:
         make: Creates the model from (in_features, num_classes).
@@ -36,7 +38,8 @@ def check_witness(
         graph: A small graph with classes. Default: a directed, weighted graph with edge
             features of width 2, isolated nodes, loops and parallel edges.
         **keys: Further fields of `Plan`, such as `strategy`, `sync` and `sampler`. The
-            configuration must be exact.
+            result must be exactly that of one process: a strategy reads each training
+            node once per epoch, and a sampler draws all in-edges, without relations.
     """
     check_maker(make, nn.Module)
     graph = check_graph() if graph is None else graph
@@ -50,8 +53,10 @@ def check_witness(
 def check_plan(plan: Plan) -> None:
     """Trains a plan with both implementations, and compares them after each epoch.
 
-    Raises `AssertionError` for the first difference.
+    Raises `AssertionError` for the first difference, and `UserError` for a plan that
+    differs by design.
     """
+    _check_exact(plan)
     result = ranks.train(plan)
     _check_seeds(plan, result.seeds)
     reference = serial.train(plan, result.seeds, result.first_rows)
@@ -61,12 +66,34 @@ def check_plan(plan: Plan) -> None:
             _compare(mine, right, f"epoch {number}, rank {rank} of {plan.partition.grid}", _TOLERANCE[plan.optimizer])
 
 
+def _check_exact(plan: Plan) -> None:
+    """Raises `UserError` for a plan whose result differs from plain torch's."""
+    sampler, csc = plan.sampler, plan.graph.csc
+    if sampler is None:
+        return
+    if getattr(plan.model, "reads_relations", False):
+        raise UserError(
+            f"model={type(plan.model).__name__} reads relations, and check_witness compares these without a sampler only: "
+            "use strategy=VertexCentric"
+        )
+    for hop in range(sampler.num_hops):
+        drawn = sampler.draw(csc, np.arange(csc.num_nodes), hop, key=plan.seed)
+        if not np.array_equal(np.diff(drawn.indptr), np.diff(csc.indptr)):
+            raise UserError(
+                f"sampler={plugins.name_of('sampler', sampler)} does not draw all in-edges in hop {hop}, and check_witness "
+                "reads them all: use FullSampler or fanouts of -1"
+            )
+
+
 def _check_seeds(plan: Plan, seeds: list[list[Tensor]]) -> None:
     """Checks that each epoch reads each training node once."""
     train = np.flatnonzero(np.asarray(plan.graph.split) == Split.TRAIN)
     for number, epoch in enumerate(seeds):
         read = torch.cat(epoch).sort().values.numpy()
-        assert np.array_equal(read, train), f"epoch {number} reads the nodes {read}, training nodes are {train}"
+        assert np.array_equal(read, train), (
+            f"epoch {number} reads {len(read)} nodes, {len(np.intersect1d(read, train))} of the {len(train)} training nodes: "
+            "check_witness compares strategies that read each of these once per epoch"
+        )
 
 
 def _compare(actual: EpochResult, reference: EpochResult, place: str, tolerance: float) -> None:

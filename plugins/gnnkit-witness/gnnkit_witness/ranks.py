@@ -19,7 +19,7 @@ from gnnkit.engine.remote import LearnedRows
 from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.partition import cut_all
-from gnnkit.partition.neighbours import Crossing
+from gnnkit.partition.quality import Crossing
 from gnnkit.partition.shard import Shard
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.task.evaluation import Evaluation

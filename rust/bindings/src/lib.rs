@@ -12,7 +12,6 @@ mod attention;
 mod balance;
 mod border;
 mod buckets;
-mod by_type;
 mod dropout;
 mod gather;
 mod generate;
@@ -41,7 +40,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     balance::register(m)?;
     border::register(m)?;
     buckets::register(m)?;
-    by_type::register(m)?;
     dropout::register(m)?;
     gather::register(m)?;
     graph::register(m)?;

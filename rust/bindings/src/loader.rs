@@ -22,7 +22,7 @@ use pyo3::prelude::*;
 use pyo3::types::IntoPyDict;
 use pyo3::{IntoPyObjectExt, ffi};
 
-use crate::arg::{self, Arg, Ids, Slice, attribute, count, exactly, items, key as key_of, optional, refuse, within};
+use crate::arg::{self, Arg, Ids, Slice, attribute, count, exactly, items, key as key_of, refuse, within};
 use crate::array::{Input, Output};
 use crate::sample::{PyReading, PyRelations, PySampler, batch_to_py, narrow};
 use crate::user_error;
@@ -262,9 +262,6 @@ struct Table {
     bytes: Held<u8>,
     num_rows: usize,
     row_bytes: usize,
-    /// First node id of the table, which covers consecutive ids, or `None` if it has a
-    /// row for every node.
-    first: Option<i64>,
     buffers: Buffers,
 }
 
@@ -355,17 +352,13 @@ impl Plan {
 }
 
 impl Table {
-    /// The table of (first node or None, rows).
-    fn new(table: Arg<'_, '_>, allocate: Arg<'_, '_>) -> PyResult<Self> {
-        let [first, rows] = exactly("tables", table)?;
-        let bytes = Input::<u8>::new("table", &rows)?;
+    fn new(rows: Arg<'_, '_>, allocate: Arg<'_, '_>) -> PyResult<Self> {
+        let bytes = Input::<u8>::new("table", rows)?;
         let (num_rows, row_bytes) = bytes.rows()?;
-        let first = optional(&first, |first| count("first node", first))?;
         Ok(Self {
-            bytes: Held::of(bytes.as_slice()?, &rows),
+            bytes: Held::of(bytes.as_slice()?, rows),
             num_rows,
             row_bytes,
-            first: first.map(|first| first as i64),
             buffers: Buffers {
                 allocate: allocate.clone().unbind(),
                 free: Mutex::default(),
@@ -385,18 +378,7 @@ impl Table {
         }
     }
 
-    /// The rows of those nodes that are the table's, in their order.
-    fn gather_rows<I: Id>(&self, nodes: &[I]) -> PyResult<Buffer> {
-        let Some(first) = self.first else {
-            return self.gather_ids(nodes);
-        };
-        let num_rows = self.num_rows as i64;
-        let ids = nodes.iter().map(|node| node.signed() - first);
-        let ids: Vec<i64> = ids.filter(|id| (0..num_rows).contains(id)).collect();
-        self.gather_ids(&ids)
-    }
-
-    fn gather_ids<I: Id>(&self, ids: &[I]) -> PyResult<Buffer> {
+    fn gather_rows<I: Id>(&self, ids: &[I]) -> PyResult<Buffer> {
         let rows = Rows::new(self.bytes.as_slice(), self.num_rows, self.row_bytes).map_err(user_error)?;
         let num_bytes = ids.len().saturating_mul(self.row_bytes);
         if num_bytes > isize::MAX as usize {
@@ -635,7 +617,7 @@ fn draws(graph: &Bound<'_, PyAny>, sampler: &Bound<'_, PyAny>) -> PyResult<Draws
 
 /// The reading itself, unless edges have times.
 fn untimed(reading: PyReading<'_>) -> PyResult<PyReading<'_>> {
-    if reading.times.is_some() {
+    if reading.visibility.is_some() {
         return Err(refuse("graph", "has times, but the seeds of a Loader have none"));
     }
     Ok(reading)

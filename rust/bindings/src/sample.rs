@@ -46,11 +46,30 @@ pub(crate) struct PyReading<'py> {
     pub(crate) sources: Option<Slice<'py, i64>>,
     pub(crate) counts: Option<Slice<'py, i64>>,
     pub(crate) keys: Option<Slice<'py, i64>>,
-    pub(crate) times: Option<Slice<'py, i64>>,
-    pub(crate) bounds: Option<Slice<'py, i64>>,
-    pub(crate) window: Option<i64>,
-    pub(crate) latest: bool,
+    pub(crate) visibility: Option<PyVisibility<'py>>,
     pub(crate) relations: Option<PyRelations<'py>>,
+}
+
+/// The attributes of `gnnkit.sampler.base.Visibility`.
+pub(crate) struct PyVisibility<'py> {
+    times: Slice<'py, i64>,
+    bounds: Option<Slice<'py, i64>>,
+    window: Option<i64>,
+    latest: bool,
+}
+
+impl<'py> PyVisibility<'py> {
+    fn new(visibility: Arg<'_, 'py>) -> PyResult<Self> {
+        let value = |name| attribute("visibility", visibility, name);
+        Ok(Self {
+            times: Slice::new("times", &value("times")?)?,
+            bounds: optional(&value("bounds")?, |bounds| Slice::new("bounds", bounds))?,
+            window: optional(&value("window")?, |window| {
+                count("window", window).map(|window| window as i64)
+            })?,
+            latest: flag("latest", &value("latest")?)?,
+        })
+    }
 }
 
 /// The attributes of `gnnkit.sampler.base.ReadRelations`.
@@ -108,9 +127,10 @@ impl<'py> PyReading<'py> {
                 Slice::new("wanted", wanted)
             })?,
             features: optional(&attribute("reading", reading, "features")?, |features| {
-                let of_reading = |name| attribute("reading", reading, name);
-                let floor = real("floor", &of_reading("floor")?)?;
-                let sharpness = count("sharpness", &of_reading("sharpness")?)?;
+                let preference = attribute("reading", reading, "preference")?;
+                let value = |name| attribute("preference", &preference, name);
+                let floor = real("floor", &value("floor")?)?;
+                let sharpness = count("sharpness", &value("sharpness")?)?;
                 let preference = Preference::new(floor, sharpness).map_err(user_error)?;
                 Ok((Table::new("features", features)?, preference))
             })?,
@@ -119,18 +139,14 @@ impl<'py> PyReading<'py> {
             sources: ids("sources")?,
             counts: ids("counts")?,
             keys: ids("keys")?,
-            times: ids("times")?,
-            bounds: ids("bounds")?,
-            window: optional(&attribute("reading", reading, "window")?, |window| {
-                count("window", window).map(|window| window as i64)
-            })?,
-            latest: flag("latest", &attribute("reading", reading, "latest")?)?,
+            visibility: optional(&attribute("reading", reading, "visibility")?, PyVisibility::new)?,
             relations: optional(&attribute("reading", reading, "relations")?, PyRelations::new)?,
         })
     }
 
     fn extra(&self) -> Extra<'_> {
         let compared = self.features.as_ref();
+        let visibility = self.visibility.as_ref();
         Extra {
             weight: self.weight.as_ref().map(Floats::view),
             wanted: self.wanted.as_ref().map(Slice::as_slice),
@@ -140,10 +156,10 @@ impl<'py> PyReading<'py> {
             sources: self.sources.as_ref().map(Slice::as_slice),
             counts: self.counts.as_ref().map(Slice::as_slice),
             keys: self.keys.as_ref().map(Slice::as_slice),
-            times: self.times.as_ref().map(Slice::as_slice),
-            bounds: self.bounds.as_ref().map(Slice::as_slice),
-            window: self.window,
-            latest: self.latest,
+            times: visibility.map(|seen| seen.times.as_slice()),
+            bounds: visibility.and_then(|seen| seen.bounds.as_ref()).map(Slice::as_slice),
+            window: visibility.and_then(|seen| seen.window),
+            latest: visibility.is_some_and(|seen| seen.latest),
             relations: self.relations.as_ref().map(PyRelations::view),
         }
     }

@@ -5,7 +5,6 @@ pub mod balance;
 pub mod border;
 pub mod buckets;
 pub mod buffer_nodes;
-pub mod by_type;
 pub mod cover;
 pub mod crossing;
 pub mod csc;

@@ -66,7 +66,8 @@ def test_each_node_draws_its_heaviest_edges(dtype: Any, weight: Any) -> None:
 def test_the_sampler_keeps_the_contract_on_any_number_of_threads(fanouts: list[int]) -> None:
     from gnnkit_top_k import TopKSampler
 
-    batches = [check_sampler(TopKSampler(fanouts, threads), graph(), np.arange(20)) for threads in (1, 3)]
+    samplers = (TopKSampler(fanouts, threads) for threads in (1, 3))
+    batches = [check_sampler(sampler, graph(), np.arange(20), deterministic=True) for sampler in samplers]
     for one, other in zip(batches[0].blocks, batches[1].blocks, strict=True):
         np.testing.assert_array_equal(one.edge_ids, other.edge_ids)
 
@@ -79,9 +80,10 @@ def test_a_negative_weight_is_refused_with_its_position() -> None:
         TopKSampler([1]).draw(csc, np.array([0]), 0, key=0)
 
 
-def test_a_run_trains_with_the_sampler_by_its_name(site: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["individual_sample", "joint_sample"])
+def test_a_run_trains_with_the_sampler_by_its_name(strategy: str, site: Path, tmp_path: Path) -> None:
     keys = ["sampler=top_k", "dataset=synthetic", "dataset.num_nodes=200", "workers=2", "comm=threads", "cache=false"]
-    command = [sys.executable, "-m", "gnnkit", "strategy=individual_sample", *keys, "trainer.max_epochs=1"]
+    command = [sys.executable, "-m", "gnnkit", f"strategy={strategy}", *keys, "trainer.max_epochs=1"]
     path = os.pathsep.join([str(site), *filter(None, sys.path)])
     subprocess.run([*command, "output=run"], cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": path})
     assert "top_k" in (tmp_path / "run/config.yaml").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 //! One hop by any law, such as one of another crate.
 
 use super::batch::{Hop, Sizes};
-use super::edges::{Draw, Edges};
+use super::edges::{Draw, Edges, Importance};
 use super::expand::{DrawInto, Task};
 use super::law::{Law, Row};
 use super::sampler::Scratch;
@@ -11,9 +11,9 @@ use crate::view::View;
 
 /// Draws one hop of `nodes` by a law, to the same bits on any number of threads.
 ///
-/// Nodes may repeat. The hop has no importance weights. Where the graph has relations,
-/// the law draws once per node and relation. A draw that is none of the row's edges
-/// is an error.
+/// Nodes may repeat. With `importance`, the hop has importance weights, by
+/// [`Law::inverse_expectation`] and [`Law::total`]. Where the graph has relations, the law
+/// draws once per node and relation. A draw that is none of the row's edges is an error.
 ///
 /// `typical` is about how many edges a row draws, by which the work is divided.
 pub fn draw_by<I: Id, L: Law>(
@@ -21,17 +21,18 @@ pub fn draw_by<I: Id, L: Law>(
     nodes: &[I],
     law: &L,
     typical: usize,
+    importance: Option<Importance>,
     scratch: &mut Scratch,
 ) -> Result<Hop<I>, Error> {
     check_ids("nodes", nodes, graph.num_nodes(), "nodes")?;
     graph.extra().check_rows(nodes.len())?;
     scratch.crew.run(|crew| {
-        let mut edges = Edges::new(graph, None, Sizes::default());
+        let mut edges = Edges::new(graph, importance, Sizes::default());
         let draw = Draw {
             graph,
             nodes,
             num_draws: nodes.len().saturating_mul(typical),
-            importance: None,
+            importance,
         };
         let num_sources = graph.num_sources();
         let task = DrawInto {
@@ -44,7 +45,7 @@ pub fn draw_by<I: Id, L: Law>(
     })
 }
 
-/// Wraps a law to check its draws.
+/// A law whose draws are checked.
 struct Checked<'a, L> {
     law: &'a L,
     num_sources: usize,
@@ -69,5 +70,15 @@ impl<L: Law> Law for Checked<'_, L> {
             Some(&value) => Err(Error::Drawn { node, value }),
             None => Ok(()),
         }
+    }
+
+    #[inline(always)]
+    fn inverse_expectation(&self, row: &Row, edge: i64, drawn: usize, room: &L::Room) -> Result<f64, Error> {
+        self.law.inverse_expectation(row, edge, drawn, room)
+    }
+
+    #[inline(always)]
+    fn total(&self, row: &Row, room: &L::Room) -> f64 {
+        self.law.total(row, room)
     }
 }

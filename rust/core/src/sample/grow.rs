@@ -22,7 +22,7 @@ use crate::view::View;
 pub struct EdgeType<'a, I> {
     /// The rule. All types of a batch have the same number of fanouts.
     pub sampler: &'a Sampler,
-    /// The edges. Its rows are all nodes of the type of the destinations.
+    /// The edges. Its rows are all nodes of the destination type.
     pub graph: View<'a, I>,
     /// Number of the node type of the sources.
     pub source: usize,
@@ -37,7 +37,8 @@ pub struct EdgeType<'a, I> {
 pub struct Seeds<'a, I> {
     /// [num_seeds] global ids.
     pub nodes: &'a [I],
-    /// [num_seeds] tree of each seed, empty if there is one tree.
+    /// [num_seeds] tree of each seed, empty if there is one tree. A tree has a time bound and
+    /// a random key, and a node in two trees is two rows of the batch.
     pub trees: &'a [u32],
     /// Number of nodes of the type.
     pub num_nodes: usize,
@@ -100,7 +101,7 @@ impl Sampler {
         graph.check_square()?;
         let edge_type = EdgeType {
             sampler: self,
-            graph: graph.without_row_values()?, // only a draw knows its rows in advance
+            graph: graph.without_row_values()?, // they index the rows of one hop, which a batch does not know in advance
             source: 0,
             destination: 0,
             key,
@@ -188,7 +189,7 @@ impl<'a, I: Id> Request<'a, I> {
         })
     }
 
-    /// Checks what the hops rely on.
+    /// Checks the shapes and ids that the hops rely on.
     fn check(&self) -> Result<(), Error> {
         let num_trees = self.trees.map_or(0, |trees| trees.keys.len());
         if let Some(Trees {
@@ -308,8 +309,8 @@ impl<'a, I: Id> Request<'a, I> {
     }
 }
 
-/// Appends the edges of `nodes` from nodes that `table` has. All that rows of `graph` see
-/// are read, and most are not appended.
+/// Appends the edges of `nodes` from nodes that `table` has. Reads all edges that the rows
+/// of `graph` see.
 fn add_among<I: Id>(
     graph: &View<'_, I>,
     nodes: &[I],
@@ -353,7 +354,7 @@ fn add_among<I: Id>(
     Ok(())
 }
 
-/// Keys of the draws of rows, `None` where their global ids are these.
+/// Random keys of rows, or `None` if their global ids are the keys.
 fn keys_of<I: Id>(
     graph: &View<'_, I>,
     of_trees: Option<&[i64]>,

@@ -26,16 +26,17 @@ pub struct Row {
 }
 
 impl Row {
-    /// The position of the edge that a law numbers `edge`, from `start` on. A law that
-    /// reads values of edges reads them there.
+    /// The position in the graph's arrays of the edge that a law numbers `edge`, from
+    /// `start` on. A law draws `edge`, and reads its weight and source at the position.
+    /// The two differ only where nodes draw by time.
     #[inline(always)]
     pub fn position(&self, edge: usize) -> usize {
         edge + if edge < self.start + self.split { 0 } else { self.gap }
     }
 }
 
-/// The largest number of draws of a row in one hop by relation, of one where nodes draw
-/// from all in-edges. `usize::MAX`: all in-edges.
+/// The maximum number of draws of a row in one hop, by relation. A single entry if nodes
+/// draw from all in-edges. `usize::MAX`: all in-edges.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Most<'a>(pub &'a [usize]);
 
@@ -82,7 +83,7 @@ impl Most<'_> {
 /// let mut total = 0;
 /// for key in 0..200 {
 ///     let law = Coins { key, share: 0.25 };
-///     total += draw_by(&graph, &[0], &law, 250, &mut Scratch::default())?.edge_ids.len();
+///     total += draw_by(&graph, &[0], &law, 250, None, &mut Scratch::default())?.edge_ids.len();
 /// }
 /// let deviation = (200_000.0 * 0.25 * 0.75f64).sqrt();
 /// assert!((total as f64 - 50_000.0).abs() < 4.0 * deviation);
@@ -100,13 +101,14 @@ pub trait Law: Sync {
     fn draw(&self, row: &Row, room: &mut Self::Room, out: &mut Vec<i64>) -> Result<(), Error>;
 
     /// 1 / the expected number of draws of `edge`, after `draw` of the same row
-    /// appended `drawn` edges.
+    /// appended `drawn` edges and filled `room`. Called only where importance weights
+    /// are wanted. The default is right for edges that are equally likely.
     fn inverse_expectation(&self, row: &Row, edge: i64, drawn: usize, room: &Self::Room) -> Result<f64, Error> {
         let _ = (edge, room);
         Ok(row.degree as f64 / drawn as f64)
     }
 
-    /// The divisor that turns a sum into the mean.
+    /// The divisor that turns a sum into the mean: the number of in-edges by default.
     fn total(&self, row: &Row, room: &Self::Room) -> f64 {
         let _ = room;
         row.degree as f64

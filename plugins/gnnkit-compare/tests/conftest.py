@@ -1,3 +1,0 @@
-"""Keeps whole runs cheap. A module that tests processes overrides `within`."""
-
-from tests.jobs.conftest import one_core, within  # noqa: F401
