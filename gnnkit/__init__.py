@@ -89,28 +89,28 @@ def train(
         >>> result["epochs"]
         5
     """
-    from gnnkit import config
-    from gnnkit.from_python import DEFAULT_MODEL, OF_MODEL, check_graph, check_texts, split_names, start, with_defaults
+    from gnnkit import config, from_python
 
-    overrides = check_texts(overrides)
+    overrides = from_python.check_texts(overrides)
     names = {config.key_of(text) for text in (*config.as_overrides(keys), *overrides)}
-    chooses_model = model is None and not names & OF_MODEL
+    chooses_model = model is None and not names & from_python.OF_MODEL
     model_is_name = model is None or isinstance(model, str | Mapping)
     is_open = not (model_is_name or names & {"dataset", config.EXPERIMENT})
     is_missing, graph = graph is None and is_open, None if graph is _NO_GRAPH else graph
-    check_graph(graph, keys, is_missing=is_missing)
+    from_python.check_graph(graph, keys, is_missing=is_missing)
     sections = {
         **({"strategy": strategy} if strategy else {}),
-        **({"model": DEFAULT_MODEL if model is None else model} if model_is_name and not chooses_model else {}),
+        **({"model": model or from_python.DEFAULT_MODEL} if model_is_name and not chooses_model else {}),
         **keys,
     }
     objects = {}
     for kind, parts in (("callback", callbacks), ("logger", logger)):
-        part_names, objects[kind] = split_names(parts)
+        part_names, objects[kind] = from_python.split_names(parts)
         if part_names or objects[kind]:
             sections[kind] = part_names
-    assignments = with_defaults([*config.as_overrides(sections), *overrides], has_graph=graph is not None)
-    return start(assignments, graph, None if model_is_name else model, folder, objects, chooses_model=chooses_model)
+    assignments = from_python.with_defaults([*config.as_overrides(sections), *overrides], has_graph=graph is not None)
+    instance = None if model_is_name else model
+    return from_python.start(assignments, graph, instance, folder, objects, chooses_model=chooses_model)
 
 
 def predict(
@@ -144,14 +144,13 @@ def predict(
     Returns:
         The result. Its `folder` contains `predictions.npy`.
     """
-    from gnnkit import config
-    from gnnkit.from_python import check_texts, start
-    from gnnkit.utils.ranges import local_path
+    from gnnkit import config, from_python
 
-    sections = {"job": "predict", "checkpoint": str(local_path("checkpoint", checkpoint)), **keys}
+    sections = {"job": "predict", "checkpoint": from_python.run_folder(checkpoint), **keys}
     objects = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
-    caller_overrides = [*config.as_overrides(sections), *check_texts(overrides)]
-    return start(config.with_run(caller_overrides, objects), graph, model, folder, caller_overrides=caller_overrides)
+    caller_overrides = [*config.as_overrides(sections), *from_python.check_texts(overrides)]
+    assignments = config.with_run(caller_overrides, objects)
+    return from_python.start(assignments, graph, model, folder, caller_overrides=caller_overrides)
 
 
 def explain(
@@ -212,9 +211,8 @@ def load(run: str | Path, model: nn.Module | Callable[[int, int], nn.Module] | N
         torch.Size([2, 2])
     """
     from gnnkit.jobs import weights
-    from gnnkit.utils.ranges import local_path
 
-    return weights.load(local_path("checkpoint", run), model)
+    return weights.load(run, model)
 
 
 def export(
@@ -246,11 +244,8 @@ def export(
             weights, and the model uses them.
     """
     from gnnkit import plugins
-    from gnnkit.utils.ranges import local_path, switch
 
-    with_weight = None if edge_weight is None else switch("edge_weight", edge_weight)
-    write = plugins.load(plugins.FUNCTION, "export")
-    result: Path = write(local_path("checkpoint", run), local_path("path", path), model, edge_weight=with_weight)
+    result: Path = plugins.load(plugins.FUNCTION, "export")(run, path, model, edge_weight=edge_weight)
     return result
 
 
@@ -276,7 +271,6 @@ def serve(
             proxy's. Others than this machine's are refused.
     """
     from gnnkit import plugins
-    from gnnkit.utils.ranges import local_path
 
-    application: FastAPI = plugins.load(plugins.FUNCTION, "serve")(local_path("checkpoint", run), graph, model, hosts)
+    application: FastAPI = plugins.load(plugins.FUNCTION, "serve")(run, graph, model, hosts)
     return application

@@ -37,6 +37,11 @@ def check_graph(graph: object, keys: Mapping[str, object], *, is_missing: bool) 
         raise UserError("graph and dataset are given, one of them is enough")
 
 
+def run_folder(checkpoint: str | Path) -> str:
+    """Returns the key `checkpoint`. Raises `UserError` unless it is a local path."""
+    return str(local_path("checkpoint", checkpoint))
+
+
 def check_texts(overrides: Sequence[str]) -> Sequence[str]:
     """Returns overrides. Raises `UserError` unless they are a list of texts."""
     if not isinstance(overrides, list | tuple) or not all(isinstance(text, str) for text in overrides):

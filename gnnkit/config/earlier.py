@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit.config.code import key_of
+from gnnkit.config.code import check_folder, key_of
 from gnnkit.config.compose import MAIN, as_overrides
 from gnnkit.config.keys import JobFacts, read, without_removed
 from gnnkit.errors import UserError
@@ -329,8 +329,6 @@ def _find_file(name: str, config_dirs: Sequence[Path]) -> Path | None:
 
 
 def _read_values(path: Path) -> Json:
-    from gnnkit.config.code import check_folder
-
     check_folder(path.parent)
     values = read_yaml(path)
     if not isinstance(values, dict):

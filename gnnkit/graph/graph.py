@@ -601,12 +601,12 @@ class Graph:
             >>> graph.feature_names, graph.class_names, graph.node_ids.tolist()
             (('age',), ('cook', 'smith'), ['ann', 'bob'])
         """
-        from gnnkit_formats.table_graph import TableNames
-        from gnnkit_formats.tables import from_tables
+        from gnnkit_formats import table_graph, tables
 
-        names = TableNames((src, dst), weight or "weight", edge_type, edge_label, None, id, label, split)
+        names = table_graph.TableNames((src, dst), weight or "weight", edge_type, edge_label, None, id, label, split)
         required = [src, dst, *filter(None, (weight, edge_label))]
-        return from_tables(edges, nodes, names, required, features, edge_features, missing, duplicates, bipartite, time)
+        options = features, edge_features, missing, duplicates, bipartite, time
+        return tables.from_tables(edges, nodes, names, required, *options)
 
     from_pandas = from_tables
     from_polars = from_tables

@@ -14,16 +14,20 @@ from gnnkit.config import key_of
 from gnnkit.config.settings import AUTO, DEFAULT_TASK, USUAL_ORDERS, Settings, settle, with_choice
 from gnnkit.errors import UserError
 from gnnkit.jobs import models
-from gnnkit.jobs.models import ModelSource, dense_readers
+from gnnkit.jobs.models import ModelSource, dense_readers, reads_sparse
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.outputs import check_layers
 from gnnkit.launch.progress import say
+from gnnkit.model.functions import ordered_layer
 from gnnkit.model.unchanged import EdgeIndexModel
+from gnnkit.prepare.facts import ModelNeeds, Needs
+from gnnkit.prepare.inputs import check_types
 from gnnkit.sampler import Fanouts, Sampler
 from gnnkit.strategy import (
     ByTime,
     ExecutionStrategy,
     GatheredRows,
+    JoinedLayers,
     LastingRows,
     LearnedInputs,
     Relations,
@@ -437,3 +441,66 @@ TOPICS = (
         },
     ),
 )
+
+
+def checked(order: Order) -> Order:
+    """Returns the order with the default sampler, if it needs one.
+
+    Raises `UserError` for incompatible plugins and invalid arguments.
+    """
+    parts = Parts.of(order)
+    check(parts)
+    parts.check()
+    if order.graph is not None:  # before the leader compares layouts
+        check_types(_find_untyped_model(order), order.graph.schema)
+    return replace(order, settings=parts.settings)
+
+
+def needs_of(order: Order) -> Needs:
+    """Returns the data that training reads."""
+    settings, source, parts = order.settings, order.source, Parts.of(order)
+    strategy = settings.create_strategy()
+    reads_rows = settings.inputs == "features" and source.trains
+    model = ModelNeeds(
+        inputs=source.trains,
+        sparse=reads_sparse(settings, source, strategy),
+        relational=source.reads_relations,
+        inverse_edges=source.reads_relations
+        and source.holds_inverse(parts.model, in_batches=not strategy.reads.all_edges),
+        edge_order=getattr(parts.model, "edge_order", parts.model is None),
+        ordered_layer=ordered_layer(parts.model),
+        untyped_model=_find_untyped_model(order),
+    )
+    return Needs(
+        trains=source.trains and settings.job.needs_labels,
+        graph=strategy.reads.graph and source.trains,
+        reference=False,
+        features=not strategy.reads.from_owners,
+        shard_edges=strategy.reads.graph
+        and not strategy.lacks(JoinedLayers)
+        and source.trains
+        and source.reads_edge_index,
+        owned_edges=strategy.reads.one_column or strategy.reads.from_owners,
+        recut=any(hook.keeps_graph(strategy) for hook in parts.hooks),
+        rows=("fixed" if strategy.lacks(GatheredRows) else "gathered") if reads_rows else None,
+        may_stay=may_stay(parts),
+        model=model,
+    )
+
+
+def _find_untyped_model(order: Order) -> str | None:
+    """Returns the model's name if it will train and ignores node and edge types.
+
+    Raises `UserError` for a class of typed models that two widths do not make.
+    """
+    settings, source = order.settings, order.source
+    trains = not (settings.job.reads_checkpoint or settings.job.reads_plan)
+    if not trains or settings.types != "read" or source.reads_relations:
+        return None
+    forward = getattr(source.python_model, "forward", None)
+    if isinstance(source.python_model, type) and forward and "edge_index_dict" in inspect.signature(forward).parameters:
+        raise UserError(
+            f"model={source.name} is a class, which would be called with (in_features, num_classes), and its forward reads "
+            f"types: pass an instance, such as {source.name}(data.metadata(), ...)"
+        )
+    return source.name

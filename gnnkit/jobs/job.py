@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import inspect
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -183,14 +182,8 @@ class Run(Job):
         if not (self.reads_strategy or order.settings.is_open):
             return order
         from gnnkit.jobs import fits
-        from gnnkit.prepare.inputs import check_types
 
-        parts = fits.Parts.of(order)
-        fits.check(parts)
-        parts.check()
-        if order.graph is not None:  # before the leader compares layouts
-            check_types(_find_untyped_model(order), order.graph.schema)
-        return replace(order, settings=parts.settings)
+        return fits.checked(order)
 
     def _check_workers(self, order: Order) -> Order:
         """Checks each number of workers that `workers=auto` may select.
@@ -300,40 +293,9 @@ class OnRanks(Run):
         Override it to prepare less than training needs, or more. `order` is the request
         after `decided`, without `auto`.
         """
-        from gnnkit.jobs.fits import Parts, may_stay
-        from gnnkit.jobs.models import reads_sparse
-        from gnnkit.model.functions import ordered_layer
-        from gnnkit.prepare.facts import ModelNeeds, Needs
-        from gnnkit.strategy import GatheredRows, JoinedLayers
+        from gnnkit.jobs import fits
 
-        settings, source, parts = order.settings, order.source, Parts.of(order)
-        strategy = settings.create_strategy()
-        reads_rows = settings.inputs == "features" and source.trains
-        model = ModelNeeds(
-            inputs=source.trains,
-            sparse=reads_sparse(settings, source, strategy),
-            relational=source.reads_relations,
-            inverse_edges=source.reads_relations
-            and source.holds_inverse(parts.model, in_batches=not strategy.reads.all_edges),
-            edge_order=getattr(parts.model, "edge_order", parts.model is None),
-            ordered_layer=ordered_layer(parts.model),
-            untyped_model=_find_untyped_model(order),
-        )
-        return Needs(
-            trains=source.trains and settings.job.needs_labels,
-            graph=strategy.reads.graph and source.trains,
-            reference=False,
-            features=not strategy.reads.from_owners,
-            shard_edges=strategy.reads.graph
-            and not strategy.lacks(JoinedLayers)
-            and source.trains
-            and source.reads_edge_index,
-            owned_edges=strategy.reads.one_column or strategy.reads.from_owners,
-            recut=any(hook.keeps_graph(strategy) for hook in parts.hooks),
-            rows=("fixed" if strategy.lacks(GatheredRows) else "gathered") if reads_rows else None,
-            may_stay=may_stay(parts),
-            model=model,
-        )
+        return fits.needs_of(order)
 
     def work(self, order: Order) -> Result:
         from gnnkit.jobs.run import join, run_ranks
@@ -407,24 +369,6 @@ def following(order: Order) -> Iterator[Callable[[], None]]:
 def _planner() -> Any:
     """Returns the module that resolves `auto` by `possible` and `decide`."""
     return plugins.load(plugins.PLANNER, "auto")
-
-
-def _find_untyped_model(order: Order) -> str | None:
-    """Returns the model's name if it will train and ignores node and edge types.
-
-    Raises `UserError` for a class of typed models that two widths do not make.
-    """
-    settings, source = order.settings, order.source
-    trains = not (settings.job.reads_checkpoint or settings.job.reads_plan)
-    if not trains or settings.types != "read" or source.reads_relations:
-        return None
-    forward = getattr(source.python_model, "forward", None)
-    if isinstance(source.python_model, type) and forward and "edge_index_dict" in inspect.signature(forward).parameters:
-        raise UserError(
-            f"model={source.name} is a class, which would be called with (in_features, num_classes), and its forward reads "
-            f"types: pass an instance, such as {source.name}(data.metadata(), ...)"
-        )
-    return source.name
 
 
 @without_garbage_collection()

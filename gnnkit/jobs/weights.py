@@ -31,7 +31,7 @@ from gnnkit.result.result import CLASSES, LABELS
 from gnnkit.task import LabelFacts
 from gnnkit.task.base import HEAD
 from gnnkit.utils.documents import parse_json, read_json, read_object
-from gnnkit.utils.ranges import MAX_COUNT, real, whole
+from gnnkit.utils.ranges import MAX_COUNT, local_path, real, whole
 from gnnkit.utils.storage import write_atomically
 
 FILE = "model.safetensors"
@@ -112,7 +112,7 @@ def _why_no_model(folder: Path) -> str:
     return f"there is no {FILE}, choose the folder of a run that has trained"
 
 
-def load(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Module:
+def load(run: str | Path, model: nn.Module | ModelFactory | None = None) -> nn.Module:
     """Returns a run's trained model in evaluation mode.
 
     Rows of a tensor are filled and scaled as in training. Called on a graph, the model
@@ -121,10 +121,11 @@ def load(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Modu
     match.
 
     Args:
-        folder: The run folder.
+        run: The run folder.
         model: A module whose parameters are replaced, or a function of (in_features,
             num_classes) that returns one. Default: the model in `config.yaml`.
     """
+    folder = local_path("checkpoint", run)
     model = restore_model(folder, model)
     inputs, facts, (_, widths) = Inputs.load(folder), read_facts(folder), read(folder)
     if inputs is not None and (inputs.scale.kind != "none" or inputs.fill.kind in ("mean", "zero") or inputs.degree):

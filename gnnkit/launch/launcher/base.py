@@ -80,19 +80,18 @@ class Ranks:
             for rank, result in zip(ranks[process], several, strict=True)
         }
 
-    def _meet(self, process: int, stack: contextlib.ExitStack) -> Mailbox:
+    def _meet(self, number: int, stack: contextlib.ExitStack) -> Mailbox:
         """Connects the processes. Collective over them."""
         import torch
 
-        from gnnkit.comm.links import monitor_hosts
-        from gnnkit.comm.process import Gloo
+        from gnnkit.comm import links, process
 
         cpu = torch.device("cpu")
-        meeting = Gloo.connect(process, self.processes, device=cpu, timeout=self.timeout)
+        meeting = process.Gloo.connect(number, self.processes, device=cpu, timeout=self.timeout)
         try:
             if self.first is not None:
                 self.first(meeting)
-            stack.enter_context(monitor_hosts(meeting))
+            stack.enter_context(links.monitor_hosts(meeting))
             return meeting.mailbox()
         finally:
             meeting.close()  # Lightning would mistake it for the ranks' process group

@@ -24,7 +24,7 @@ from gnnkit.launch.progress import warn
 from gnnkit.model.unchanged import reads_edges, takes_types
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.result import INPUTS
-from gnnkit.utils.ranges import one_line
+from gnnkit.utils.ranges import local_path, one_line, switch
 from gnnkit.utils.storage import write_atomically
 from gnnkit_export.exported import Plain, PlainLayers
 
@@ -35,7 +35,11 @@ _TOLERANCE = 1e-4  # relative to the largest value
 
 
 def export(
-    folder: Path, path: Path, model: nn.Module | ModelFactory | None = None, *, edge_weight: bool | None = None
+    run: str | Path,
+    path: str | Path,
+    model: nn.Module | ModelFactory | None = None,
+    *,
+    edge_weight: bool | None = None,
 ) -> Path:
     """Writes a trained model to a new file, and returns the path.
 
@@ -50,7 +54,7 @@ def export(
     if it is unknown whether training edges had weights.
 
     Args:
-        folder: The run folder.
+        run: The run folder.
         path: The new file.
         model: The module, if the run was given one from Python.
         edge_weight: Whether the file also takes `edge_weight` [num_edges]. Models that
@@ -59,6 +63,8 @@ def export(
             node type take `node_type` [num_nodes] int64. Default: whether training
             edges had weights that the model reads.
     """
+    edge_weight = None if edge_weight is None else switch("edge_weight", edge_weight)
+    folder, path = local_path("checkpoint", run), local_path("path", path)
     if path.suffix not in _WRITERS:
         raise UserError(f"export: {path.name} must end with .pt2 (torch) or .onnx (ONNX Runtime)")
     if path.suffix == ONNX:

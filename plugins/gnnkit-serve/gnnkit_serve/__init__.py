@@ -14,20 +14,22 @@ import gnnkit
 from gnnkit.graph import Graph
 from gnnkit.jobs.models import ModelFactory
 from gnnkit.task.labelled_edges import LabelledEdges
+from gnnkit.utils.ranges import local_path
 from gnnkit_serve.serve import application
 from gnnkit_serve.served import ServedFiles, ServedRun, read_settings, written_by
 from gnnkit_serve.served_edges import ServedEdges
 
 
-def serve_run(folder: Path, graph: Any, model: nn.Module | ModelFactory | None, hosts: Sequence[str]) -> FastAPI:
+def serve_run(run: str | Path, graph: Any, model: nn.Module | ModelFactory | None, hosts: Sequence[str]) -> FastAPI:
     """Predicts for all nodes or labelled edges, and returns the application.
 
     Args:
-        folder: The run folder of the training.
+        run: The run folder of the training.
         graph: As for `gnnkit.serve`.
         model: As for `gnnkit.serve`.
         hosts: As for `gnnkit.serve`.
     """
+    folder = local_path("checkpoint", run)
     graph = None if graph is None else Graph.of(graph)
     arguments = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
     settings = read_settings(folder, arguments)
