@@ -42,9 +42,15 @@ TABLES = ("predictions", "probabilities")
 
 
 @contextmanager
-def served(run: Path, folder: Path) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
+def served(run: Path, folder: Path, drain: float = DRAIN) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
     """Yields a client of a server in its own process, and the process."""
-    (folder / "app.py").write_text(f"import gnnkit\n\napp = gnnkit.serve({str(run)!r})\n")
+    lines = [
+        "import gnnkit",
+        "from gnnkit_serve import serve",
+        f"serve.DRAIN = {drain}",
+        f"app = gnnkit.serve({str(run)!r})",
+    ]
+    (folder / "app.py").write_text("\n".join(lines))
     command = [sys.executable, "-m", "uvicorn", "app:app", "--port", "0", "--no-access-log"]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as server:
         assert server.stderr is not None
@@ -83,7 +89,7 @@ def expected(run: Path, folder: Path) -> dict[Any, dict[str, Any]]:
     return {values["id"]: {name: value for name, value in values.items() if name != "type"} for values in rows}
 
 
-def post(address: str, route: str, body: Any) -> int | None:
+def post(address: str, route: str, body: Any, drain: float = DRAIN) -> int | None:
     """Sends a request on a connection of its own. Returns its status.
 
     Returns None if the server no longer accepts connections, and 0 without an answer.
@@ -96,14 +102,14 @@ def post(address: str, route: str, body: Any) -> int | None:
     except ConnectionRefusedError:
         return None
     except ConnectionResetError:
-        return None if time.monotonic() - start < DRAIN / 2 else 0
+        return None if time.monotonic() - start < drain / 2 else 0
     except (OSError, HTTPException):
         return 0
     finally:
         connection.close()
 
 
-def soak(server: subprocess.Popen[str], address: str, count: int, width: int) -> bool:
+def soak(server: subprocess.Popen[str], address: str, count: int, width: int, drain: float = DRAIN) -> bool:
     """Sends requests, then SIGTERM among more. Returns whether all were right."""
     new = {"nodes": [{"id": "new", "features": [0.5] * width}]}
     kinds = [("/predict", {"ids": ["no such node"]}, 404), ("/predict_new", new, 200)]
@@ -111,7 +117,7 @@ def soak(server: subprocess.Popen[str], address: str, count: int, width: int) ->
 
     def send(number: int) -> bool:
         route, body, status = kinds[number % len(kinds)]
-        return post(address, route, body) == status
+        return post(address, route, body, drain) == status
 
     wrong, process = 0, Path(f"/proc/{server.pid}")
     with ThreadPoolExecutor(4) as threads:
@@ -121,7 +127,7 @@ def soak(server: subprocess.Popen[str], address: str, count: int, width: int) ->
             print(
                 f"{(tenth + 1) * count // 10} requests: {pages * 4} kB, {len(list((process / 'fd').iterdir()))} files open"
             )
-        last = [threads.submit(post, address, "/predict_new", new) for _ in range(400)]
+        last = [threads.submit(post, address, "/predict_new", new, drain) for _ in range(400)]
         time.sleep(0.2)
         server.terminate()
         statuses = Counter(future.result() for future in last)

@@ -40,9 +40,9 @@ class Forked:
         """Returns what the work has printed so far."""
         return self.log.read_text() if self.log.exists() else ""
 
-    def ended(self) -> tuple[int | None, str]:
+    def ended(self, seconds: float = SECONDS) -> tuple[int | None, str]:
         """Waits for the end. Returns the exit code and what the work has printed."""
-        self.process.join(SECONDS)
+        self.process.join(seconds)
         return self.process.exitcode, self.text()
 
 

@@ -46,7 +46,7 @@ def test_with_others(turn):
 @pytest.mark.alone
 @pytest.mark.parametrize("turn", range(6))
 def test_alone(turn):
-    assert stay(0.05) == 1
+    assert stay(0.3) == 1
 """
 READER = """
 import pathlib, pytest

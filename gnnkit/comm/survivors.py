@@ -51,12 +51,16 @@ class Heartbeats:
         Args:
             src: The sending rank.
         """
-        start = time.monotonic()
+        silent, heard = 0.0, self._heard[src]
         while True:
+            start = time.monotonic()
             try:
                 return self._mailbox.take(tag, src=src, timeout=self._pace)
             except DeadlineExceeded:
-                if time.monotonic() - max(start, self._heard[src]) > self._timeout:
+                silent += min(time.monotonic() - start, 2 * self._pace)  # a process that stood still heard nobody
+                if self._heard[src] != heard:
+                    silent, heard = 0.0, self._heard[src]
+                if silent > self._timeout:
                     raise DeadlineExceeded(
                         f"rank {self._mailbox.rank}: timed out: no heartbeat of rank {src} for {self._timeout:g} s"
                     ) from None

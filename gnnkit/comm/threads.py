@@ -509,10 +509,10 @@ def _cause(failures: list[Failure], stuck: list[int], timeout: float) -> BaseExc
         timeout: Seconds waited for these ranks.
     """
     causes = [failure for failure in failures if not isinstance(failure[1], PeerLost | DeadlineExceeded)]
-    if stuck and not causes:
-        since = _describe(*failures[0]) if failures else "all other ranks had ended"
-        return DeadlineExceeded(f"{format_ranks(stuck)} is stuck, still running {timeout:g} s after {since}")
     late = [failure for failure in failures if isinstance(failure[1], DeadlineExceeded)]
+    if stuck and not causes:
+        since = _describe(*(late or failures)[0]) if failures else "all other ranks had ended"
+        return DeadlineExceeded(f"{format_ranks(stuck)} is stuck, still running {timeout:g} s after {since}")
     rank, error = (causes or late or failures)[0]
     error.add_note(f"on rank {rank}")
     for other_failure in causes[1:]:

@@ -42,6 +42,7 @@ POLL = 0.2
 GRACE = 0.3  # seconds to wait for other reports after a rank has failed
 GRACE_FOR_CAUSE = 1.0  # the same, while only ranks that lost a peer have reported
 LINGER = 10.0  # seconds from a rank's result to its exit
+SAVING = 5.0  # seconds from a signal to the checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ class Group:
         able = [child for child in self._children if child.saves]
         for child in able:
             child.board.request_save()
-        deadline = time.monotonic() + 5.0  # to the checkpoint
+        deadline = time.monotonic() + SAVING
         while able and time.monotonic() < deadline:
             self._look(POLL / 4)
             if any(child.board.saved for child in able) or not all(child.saves for child in able):

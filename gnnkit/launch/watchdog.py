@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import statistics
@@ -177,7 +178,7 @@ def could_run(pid: int) -> bool:
 
     This includes threads that wait for a core or a disk.
     """
-    threads = list(Path(f"/proc/{pid}/task").glob("*/stat"))
+    threads = _files_of_threads(pid, "stat")
     return any(_fields(file)[:1] in (["R"], ["D"]) for file in threads) or any(map(could_run, _children(pid)))
 
 
@@ -207,5 +208,12 @@ def _fields(file: Path) -> list[str]:
 
 
 def _children(pid: int) -> Iterator[int]:
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+    for file in _files_of_threads(pid, "children"):
         yield from map(int, read_or_empty(file).split())  # empty: the thread has ended
+
+
+def _files_of_threads(pid: int, name: str) -> list[Path]:
+    """Returns /proc/PID/task/*/NAME, or nothing if the process has ended."""
+    with contextlib.suppress(OSError):
+        return list(Path(f"/proc/{pid}/task").glob(f"*/{name}"))
+    return []

@@ -44,11 +44,12 @@ def test_connections_of_this_host_stay_where_all_others_are_shut() -> None:
 def test_who_does_not_know_the_token_is_no_process_of_the_run() -> None:
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        for token in ("a" * 32, "b" * 32):
-            stack.enter_context(socket.create_connection(listener.getsockname())).send(frames.hello(token, 1))
-        ((rank, link),) = links.accept_ranks([1, 2], listener, "b" * 32, time.monotonic() + 0.3)
+        callers = [stack.enter_context(socket.create_connection(listener.getsockname())) for _ in range(2)]
+        for caller, token in zip(callers, ("a" * 32, "b" * 32), strict=True):
+            caller.send(frames.hello(token, 1))
+        ((rank, link),) = links.accept_ranks([1], listener, "b" * 32, time.monotonic() + GUARD)
         stack.enter_context(link)
-        assert rank == 1
+        assert (rank, link.getpeername()) == (1, callers[1].getsockname())
 
 
 @pytest.mark.parametrize("error", [ConnectionAbortedError, BlockingIOError])

@@ -20,9 +20,10 @@ from tests.waiting import GUARD
 
 def wait_at_store(seconds: float, *, dies: bool) -> None:
     """Waits for a rank that never comes, at the store of rank 0, which may die."""
-    deadline = timedelta(seconds=seconds)
+    deadline = timedelta(seconds=GUARD)
     stores: list[Any] = [dist.TCPStore("127.0.0.1", 0, 2, True, deadline, wait_for_workers=False)]
     second = dist.TCPStore("127.0.0.1", stores[0].port, 2, False, deadline)
+    second.set_timeout(timedelta(seconds=seconds))
     if dies:
         threading.Timer(0.05, stores.clear).start()
     with report_absence(2, seconds):

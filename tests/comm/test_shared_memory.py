@@ -203,6 +203,7 @@ def test_messages_without_room_do_not_lock_ranks_that_send_to_each_other() -> No
 @pytest.mark.slow
 def test_a_rank_that_ends_while_a_peer_has_much_to_read_is_not_lost() -> None:
     """Without room for its goodbye, the peer took the rank for dead."""
+    full = multiprocessing.get_context("fork").Event()
 
     def work(comm: Communicator) -> None:
         counts = [0 if rank == comm.rank else 4 for rank in range(2)]
@@ -210,6 +211,7 @@ def test_a_rank_that_ends_while_a_peer_has_much_to_read_is_not_lost() -> None:
         memory = share_memory(comm)
         pending = comm.start(rows, counts, counts)
         if comm.rank == 0:
+            assert full.wait(GUARD)
             time.sleep(0.5)  # the other has ended, but for its goodbye
             assert pending.wait().tolist() == [1] * 4
             return
@@ -218,6 +220,7 @@ def test_a_rank_that_ends_while_a_peer_has_much_to_read_is_not_lost() -> None:
         with contextlib.suppress(BlockingIOError):
             while True:  # messages that nobody waits for
                 link.socket.send(shared_memory._HEADER.pack(shared_memory._ROWS, 0, 10**9, 0, 1, 0) + b"x")
+        full.set()
 
     run_gloo(work, 2)
 
@@ -432,9 +435,10 @@ def test_a_group_names_a_lost_rank_as_the_run_does() -> None:
 @pytest.mark.slow
 def test_a_rank_that_is_stopped_ends_the_wait_at_the_deadline() -> None:
     def work(comm: Communicator) -> Any:
+        share_memory(comm)._timeout = 3.0  # once both have met
         return waits(comm, lambda: os.kill(os.getpid(), signal.SIGSTOP), leaver=1)
 
-    ((cpu, error),) = run_gloo(work, 2, timeout=3.0, dies=1)
+    ((cpu, error),) = run_gloo(work, 2, dies=1)
     assert error == "DeadlineExceeded: rank 0: timed out after 3 s waiting for rank 1"
     assert cpu < 1.5, "a rank that waits sleeps"
 

@@ -92,7 +92,7 @@ def on_both(tmp_path: Path, environment: Environment, work: Callable[[int], None
             stack.enter_context(forked(functools.partial(begin, rank), tmp_path / f"rank{rank}")) for rank in RANKS
         ]
         for program in programs:
-            code, errors = program.ended()
+            code, errors = program.ended(3 * GUARD)
             assert code == 0, errors
 
 

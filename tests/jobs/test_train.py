@@ -251,7 +251,7 @@ def test_ranks_listen_on_loopback_only_never_unpickle_and_when_one_is_killed_it_
     assert addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert code == 1
     assert "rank 1 was ended by SIGKILL" in errors
-    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    wait_until(lambda: not any(Path(f"/proc/{rank}").exists() for rank in ranks))
 
 
 @pytest.mark.slow
@@ -262,7 +262,7 @@ def test_sigterm_leaves_no_process_and_no_half_written_file(tmp_path: Path) -> N
         program.process.terminate()
         code, _ = program.ended()
     assert code == 143
-    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    wait_until(lambda: not any(Path(f"/proc/{rank}").exists() for rank in ranks))
     if (tmp_path / "run/checkpoints/last.json").exists():
         checkpoint.load(tmp_path / "run/checkpoints/last.json")
     assert not (tmp_path / "run/prepared").exists()

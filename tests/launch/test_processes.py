@@ -284,6 +284,7 @@ def start_program(tmp_path: Path, body: str, world_size: int = 3) -> tuple[subpr
         try:
             launch(function, {world_size})
         except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             sys.exit(130)
     """
     process = subprocess.Popen(

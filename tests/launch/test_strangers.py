@@ -113,8 +113,8 @@ def _listening() -> set[Any]:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        for file in list(Path(f"/proc/{pid}/task").glob("*/children")):
             for child in map(int, file.read_text().split()):
                 yield child
                 yield from _descendants(child)

@@ -257,8 +257,8 @@ def test_the_patience_with_idle_ranks_is_the_deadline_of_transfers() -> None:
             Patience(0.5, NEVER, NEVER),
             r"the process of stop has been stopped for \d+ s \(SIGSTOP\), in its start",
         ),
-        (loop, Patience(NEVER, 0.3, 1.0), r"no progress for \d+ s of computing, .* the process of loop in its start"),
-        (lambda: time.sleep(60), Patience(NEVER, 0.5, NEVER), r"no progress for \d+ s, and nothing computes"),
+        (loop, Patience(NEVER, NEVER, 1.0), r"no progress for \d+ s of computing, .* the process of loop in its start"),
+        (lambda: time.sleep(GUARD), Patience(NEVER, 5.0, NEVER), r"no progress for \d+ s, and nothing computes"),
     ],
     default=1,
 )
@@ -284,7 +284,7 @@ def test_a_child_that_reports_or_computes_is_left_alone(function: Callable[[floa
 @pytest.mark.alone
 def test_a_bound_grows_with_the_time_between_two_signs() -> None:
     def slow_at_last() -> str:
-        for step in range(8):
+        for step in range(16):
             progress(f"step {step}")
             time.sleep(0.3)
         time.sleep(3.0)  # more than idle, less than 20 steps
@@ -340,18 +340,18 @@ def rank_that(action: Callable[[], None], patience: Patience, timeout: float, *,
 @pytest.mark.slow
 @few("action", [stop, loop, lambda: time.sleep(60)], default=[stop])
 def test_a_silent_rank_is_blamed_and_not_the_ranks_that_waited_for_it(action: Callable[[], None]) -> None:
-    message = rank_that(action, Patience(), timeout=5.0)
+    message = rank_that(action, Patience(), timeout=8.0)  # before a stopped rank is named
     first, *others = message.splitlines()
     assert first.startswith("the others have waited until their deadline, comm.timeout, for rank 1 in step 3")
     assert ("(stopped by SIGSTOP)" in first) == (action is stop)
-    assert any(re.match("rank 0 failed: (DeadlineExceeded|PeerLost): ", line) for line in others), others
+    assert any(re.match("rank [02] failed: (DeadlineExceeded|PeerLost): ", line) for line in others), others
     assert "stacks of rank 1, in step 3" in message
     assert shows(message, action)
 
 
 @pytest.mark.slow
 def test_a_stopped_rank_is_named_before_the_others_give_up() -> None:
-    message = rank_that(stop, Patience(0.8, NEVER, NEVER), timeout=GUARD)
+    message = rank_that(stop, Patience(3.0, NEVER, NEVER), timeout=GUARD)
     assert re.match(r"rank 1 has been stopped for \d+ s \(SIGSTOP\), in step 3", message)
     assert "rank 0 was running, in step 3" in message
     assert "stacks of rank 0, in step 3" in message
@@ -361,7 +361,7 @@ def test_a_stopped_rank_is_named_before_the_others_give_up() -> None:
 
 @pytest.mark.slow
 def test_ranks_that_all_wait_for_ever_are_ended() -> None:
-    message = rank_that(lambda: time.sleep(60), Patience(NEVER, 2.0, NEVER), timeout=GUARD)
+    message = rank_that(lambda: time.sleep(60), Patience(NEVER, 3.0, NEVER), timeout=GUARD)
     assert re.match(r"no progress for \d+ s, and nothing computes: rank 0 in step 3, rank 1 in step 3", message)
 
 
@@ -428,7 +428,7 @@ def test_a_rank_that_hangs_in_training_is_blamed_with_its_step(hang: Callable[[]
             dataset={"name": "synthetic", "num_nodes": 100},
             model=functools.partial(own_gcn, hang=hang, calls=4),
             workers=2,
-            comm={"name": "gloo", "timeout": 5.0},
+            comm={"name": "gloo", "timeout": 8.0},
             trainer={"max_epochs": 8, "checkpoint": False, "check_val_every_n_epoch": 8},
             folder=tmp_path / "run",
             **BARE,
@@ -442,10 +442,10 @@ def test_a_rank_that_hangs_in_training_is_blamed_with_its_step(hang: Callable[[]
     assert not (tmp_path / "run/prepared").exists()
 
 
-def turn(seconds: float = 60.0) -> None:
+def turn(seconds: float = 2 * GUARD) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
 def trickle(seconds: float = 2.0) -> None:
@@ -489,6 +489,7 @@ def in_training(action: Callable[[], None], patience: Patience, *, trains: bool 
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
+@pytest.mark.alone
 @few("action", [turn, turn_in_threads], default=[turn_in_threads])
 def test_ranks_that_all_turn_in_short_sleeps_hang(action: Callable[[], None]) -> None:
     with pytest.raises(RankError, match=r"^no (step|progress) for \d+ s, and no.*: rank 0 in step 7"):
@@ -512,6 +513,7 @@ def test_outside_of_training_a_little_use_of_the_cpu_is_work() -> None:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
+@pytest.mark.alone
 def test_a_model_that_turns_in_short_sleeps_on_all_ranks_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -540,7 +542,7 @@ def test_a_slow_rank_is_named_while_it_works(
 
     def function(rank: int, world_size: int) -> dict[str, Any]:
         board.training(True)
-        for step in range(80):
+        for step in range(200):
             progress(f"step {step}")
             time.sleep(0.02)
         (loop if rank == 1 else time.sleep)(5.0)
@@ -548,7 +550,7 @@ def test_a_slow_rank_is_named_while_it_works(
 
     launch(function, 3, patience=Patience(1.0, NEVER, NEVER))  # looks every 0.2 s
     output = capfd.readouterr().err
-    assert re.search(r"(?m)^no step for \d+ s, longer than usual: rank 1 in step 79, 2 others wait$", output)
+    assert re.search(r"(?m)^no step for \d+ s, longer than usual: rank 1 in step 199, 2 others wait$", output)
 
 
 def test_stacks_name_the_transfer_that_the_main_thread_waits_in() -> None:

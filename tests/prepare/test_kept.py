@@ -32,6 +32,7 @@ from gnnkit.utils.storage import save_arrays
 from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
+from tests.waiting import GUARD
 
 OWNERS = Needs(trains=True, graph=False, reference=False)
 NEEDS = [
@@ -250,7 +251,8 @@ def test_a_folder_that_cannot_be_written_fails_no_run(prepared: Prepare, tmp_pat
     assert f"{PREPARED}/0/owned.npy" in files
 
 
-def test_what_takes_no_time_is_not_kept(prepared: Prepare, tmp_path: Path) -> None:
+def test_what_takes_no_time_is_not_kept(prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "WORTH", GUARD)
     prepared(small_graph())
     assert not (tmp_path / "cache").exists()
 

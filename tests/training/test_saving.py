@@ -25,7 +25,7 @@ from gnnkit.training import checkpoint, resume, saving
 from gnnkit.training.saving import Checkpoints
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
-from tests.waiting import NEVER, wait_until
+from tests.waiting import GUARD, NEVER, wait_until
 
 KILLS = int(os.environ.get("GNNKIT_KILLS", "10"))
 
@@ -135,6 +135,7 @@ def test_a_run_that_is_broken_off_waits_a_moment_for_the_checkpoint_at_hand(
         return tmp_path / name
 
     assert not broken_off("slow.json").exists()
+    monkeypatch.setattr(saving, "GRACE", GUARD)
     disk.goes.release(2)
     assert checkpoint.load(broken_off("last.json"))["epoch"] == 1
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import gnnkit
-from gnnkit.launch import progress
+from gnnkit.launch import processes, progress
 from gnnkit.training import checkpoint, saving
 from gnnkit.training.saving import BETWEEN, Checkpoints, TimelyCheckpoint
 from tests.cases import exhaustive
@@ -154,8 +154,9 @@ def train(folder: Path, max_epochs: int, seconds: float = 0.0, **keys: Any) -> A
     ],
 )
 def test_a_signal_leaves_a_checkpoint_of_the_step_at_hand(
-    tmp_path: Path, number: signal.Signals, keys: dict[str, Any]
+    tmp_path: Path, number: signal.Signals, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(processes, "SAVING", GUARD)
     steps = tmp_path / "run/workers.jsonl"
 
     def send() -> None:

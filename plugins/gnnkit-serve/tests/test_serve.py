@@ -262,6 +262,9 @@ def test_what_cannot_be_served_is_refused(finished_run: Farm) -> None:
     assert "inputs=learned" in response.text
 
 
+DRAIN = 6.0  # of servers of these tests, because a busy machine may take long to send all requests
+
+
 @pytest.fixture
 def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
@@ -270,25 +273,25 @@ def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.exhaustive
 def test_sigterm_among_requests_loses_none(tmp_path: Path, finished_run: Farm, benchmark_module: ModuleType) -> None:
-    with benchmark_module.served(finished_run("command"), tmp_path) as (http, server):
+    with benchmark_module.served(finished_run("command"), tmp_path, DRAIN) as (http, server):
         count, address = int(os.environ.get("GNNKIT_REQUESTS", "200")), http.base_url.netloc.decode()
-        assert benchmark_module.soak(server, address, count, width=32)  # columns of dataset=synthetic
+        assert benchmark_module.soak(server, address, count, width=32, drain=DRAIN)  # columns of dataset=synthetic
     assert server.returncode == -signal.SIGTERM  # 143 in a shell
 
 
-STUB = """
+STUB = f"""
 import time
 from types import SimpleNamespace
 from gnnkit_serve import serve
 from gnnkit_serve.serve import application
 
-serve.DRAIN = 6.0  # a busy machine may take long to send all requests
+serve.DRAIN = {DRAIN}
 
 def predict(ids):
     time.sleep(0.05)
-    return [{"id": number} for number in ids]
+    return [{{"id": number}} for number in ids]
 
-app = application(SimpleNamespace(identity={}, changed=str, predict=predict))
+app = application(SimpleNamespace(identity={{}}, changed=str, predict=predict))
 """
 
 
@@ -312,7 +315,7 @@ def test_accepted_connections_are_answered_whenever_they_send(
         connections = [socket.create_connection(("127.0.0.1", port), timeout=GUARD) for _ in range(30)]
         for connection in connections[:10]:
             connection.sendall(text)
-        post = partial(benchmark_module.post, f"127.0.0.1:{port}", "/predict", {"ids": [4]})
+        post = partial(benchmark_module.post, f"127.0.0.1:{port}", "/predict", {"ids": [4]}, DRAIN)
         later = [threads.submit(post) for _ in range(400)]  # arrive while the server stops to listen
         wait_until(lambda: any(future.done() for future in later))
         server.send_signal(number)

@@ -368,13 +368,16 @@ def test_a_sweep_that_is_ended_shows_the_table_so_far(number: signal.Signals, he
         "trainer.checkpoint=false",
     ]
     with forked(lambda: sys.exit(main(["-m", *keys])), here) as program:
-        wait_until(lambda: "epoch" in _text(here / "sweep/1.log") or (here / "sweep/1/workers.jsonl").exists())
+        wait_until(
+            lambda: "epoch" in _text(here / "sweep/1.log") or (here / "sweep/1/workers.jsonl").exists(),
+            alive=lambda: program.poll() is None,
+        )
         os.kill(program.pid, number)
         code, out = program.ended()
     assert code == 128 + number, out
     assert [row["status"] for row in rows(here / "sweep")] == ["done", "not finished"]
     assert "1 of 2 jobs done" in out
-    assert [process for process in in_folder(here) if process.pid != os.getpid()] == []
+    wait_until(lambda: all(process.pid == os.getpid() for process in in_folder(here)))
 
 
 def _text(path: Path) -> str:

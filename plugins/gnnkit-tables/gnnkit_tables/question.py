@@ -294,7 +294,16 @@ def _run(place: str, text: str, tables: Mapping[str, pa.Table]) -> pa.Table:
     spilled = tempfile.TemporaryDirectory(prefix="gnnkit-query-")
     config: dict[str, Any] = {"threads": 1, "enable_external_access": "false", "temp_directory": spilled.name}
     connection = duckdb.connect(":memory:", config=config)
-    timer = threading.Timer(_MAX_SECONDS, connection.interrupt)
+    ended = threading.Event()
+
+    def interrupt() -> None:
+        """Interrupts until the query ends. One before its start is forgotten."""
+        seconds = _MAX_SECONDS
+        while not ended.wait(seconds):
+            connection.interrupt()
+            seconds = 0.1
+
+    timer = threading.Thread(target=interrupt, daemon=True)
     try:
         for name, table in tables.items():
             connection.register(name, table)
@@ -316,6 +325,8 @@ def _run(place: str, text: str, tables: Mapping[str, pa.Table]) -> pa.Table:
     except (duckdb.Error, pa.ArrowException) as error:
         raise UserError(f"{FILE}, {place}: {one_line(error)[:_MAX_MESSAGE]}") from error
     finally:
-        timer.cancel()
+        ended.set()
+        if timer.ident is not None:
+            timer.join()
         connection.close()
         spilled.cleanup()

@@ -89,7 +89,7 @@ def test_a_killed_node_ends_no_run_with_restarts(
     cluster: Any, second: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    keys = [*RUN, "trainer.max_epochs=300"]
+    keys = [*RUN, "trainer.max_epochs=1000"]
     assert main([*keys, "output=here"]) == 0
 
     def kill() -> None:
