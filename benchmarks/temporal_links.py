@@ -153,6 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("events", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--schedule", default="constant", help="of the learning rate (trainer.schedule)")
     parser.add_argument("--window", type=int, default=WEEK)
@@ -169,7 +170,7 @@ def main() -> None:
     for name in options.models:
         seen = graph.evolve(features=random) if name == "tgat" else graph
         figures: dict[str, list[float]] = {kind: [] for kind in candidates}
-        for seed in range(options.seeds):
+        for seed in range(options.first, options.first + options.seeds):
             with TemporaryDirectory() as folder:
                 train(seen, Path(folder, "run"), options.epochs, options.schedule, seed, MODELS[name])
                 for kind, rows in candidates.items():
@@ -177,7 +178,7 @@ def main() -> None:
             means = {kind: round(statistics.mean(values), 3) for kind, values in figures.items()}
             print(
                 name,
-                f"{seed + 1} seeds",
+                f"seeds {options.first} to {seed}",
                 means,
                 {kind: np.round(values, 3) for kind, values in figures.items()},
                 flush=True,

@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from gnnkit.errors import UserError, of_disk
@@ -166,7 +167,24 @@ def warnings_in_lines(name: str) -> Iterator[None]:
 
 def warn(text: str) -> None:
     """Prints a warning to standard error, on one line."""
-    print(f"gnnkit: warning: {redact(one_line(text))}", file=sys.stderr, flush=True)
+    line = redact(one_line(text))
+    if (lines := _COLLECTED.get()) is not None:
+        lines.append(line)
+    print(f"gnnkit: warning: {line}", file=sys.stderr, flush=True)
+
+
+_COLLECTED: ContextVar[list[str] | None] = ContextVar("collected", default=None)
+
+
+@contextmanager
+def collected_warnings() -> Iterator[list[str]]:
+    """Yields a list that gets the warnings of this thread, besides standard error."""
+    lines: list[str] = []
+    token = _COLLECTED.set(lines)
+    try:
+        yield lines
+    finally:
+        _COLLECTED.reset(token)
 
 
 FAILED, USER_ERROR = 1, 2  # exit codes

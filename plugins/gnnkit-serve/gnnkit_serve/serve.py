@@ -33,6 +33,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gnnkit.errors import UserError
 from gnnkit.graph.times import ALWAYS, NEVER
+from gnnkit.launch.progress import collected_warnings
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_line, shown
 from gnnkit_serve.new_nodes import FeatureCell, NewEdge, NewNode
@@ -271,7 +272,9 @@ class _Answers:
                 raise ChangedError(change)
             with self._reading:
                 body = form.model_validate_json(content)
-            return {"predictions": compute(body)}
+            with collected_warnings() as lines:
+                predictions = compute(body)
+            return {"predictions": predictions} | ({"warnings": lines} if lines else {})
         except ChangedError as error:
             raise HTTPException(409, f"{error}: restart the server") from None
         except ValidationError as error:

@@ -158,11 +158,14 @@ def test_new_rows_of_a_table_are_given_by_column(
     refused(rows[0] | {"age": True}, "should be a number (1 for true, 0 for false), text or null")
     refused(rows[0] | {"age": "old"}, "column 'age' has the text 'old', but training read numbers there")
     capsys.readouterr()
-    assert (
-        served.post("/predict_new", json={"nodes": [{"id": "new", "features": rows[0] | {"city": 7}}]}).status_code
-        == 200
+    known, unknown = (
+        served.post("/predict_new", json={"nodes": [{"id": "new", "features": rows[0] | {"city": city}}]}).json()
+        for city in ("Ulm", 7)
     )
-    assert "city=7 does not occur in the training data" in capsys.readouterr().err
+    assert list(known) == ["predictions"]
+    (warning,) = unknown["warnings"]
+    assert "new: city=7 does not occur in the training data" in warning
+    assert warning in capsys.readouterr().err
     refused([0.5, 1, 0, 1e60], "column 'age' exceeds the range of float32")
     refused([0.5, "Ulm", 0, 0], "text is passed by column")
 
