@@ -35,11 +35,7 @@ _TOLERANCE = 1e-4  # relative to the largest value
 
 
 def export(
-    run: str | Path,
-    path: str | Path,
-    model: nn.Module | ModelFactory | None = None,
-    *,
-    edge_weight: bool | None = None,
+    run: str | Path, path: str | Path, model: nn.Module | ModelFactory | None = None, *, edge_weight: bool | None = None
 ) -> Path:
     """Writes a trained model to a new file, and returns the path.
 
