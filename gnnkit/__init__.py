@@ -95,8 +95,8 @@ def train(
     names = {config.key_of(text) for text in (*config.as_overrides(keys), *overrides)}
     chooses_model = model is None and not names & from_python.OF_MODEL
     model_is_name = model is None or isinstance(model, str | Mapping)
-    is_open = not (model_is_name or names & {"dataset", config.EXPERIMENT})
-    is_missing, graph = graph is None and is_open, None if graph is _NO_GRAPH else graph
+    is_missing = graph is None and not names & {"dataset", "checkpoint", config.EXPERIMENT}
+    graph = None if graph is _NO_GRAPH else graph
     from_python.check_graph(graph, keys, is_missing=is_missing)
     sections = {
         **({"strategy": strategy} if strategy else {}),

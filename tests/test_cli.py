@@ -425,8 +425,9 @@ def test_python_takes_a_graph_and_a_model(runs: Runs, empty_folder: Path) -> Non
     assert (config["model"], config["dataset"]) == ({"name": "two_layers"}, {"name": "graph"})
     with pytest.raises(ValueError, match="graph and dataset are given"):
         gnnkit.train(graph, strategy="vertex_centric", dataset="npz")
-    with pytest.raises(ValueError, match=r"^graph=None: expected a graph .*return it\?\), or dataset=NAME"):
-        gnnkit.train(None, model=two_layers)
+    for of_model in list[dict[str, Any]]([{}, {"model": "sage"}, {"model": two_layers}]):
+        with pytest.raises(ValueError, match=r"^graph=None: expected a graph .*return it\?\), or dataset=NAME"):
+            gnnkit.train(None, **of_model)
     gnnkit.train(
         None,
         strategy="vertex_centric",
