@@ -8,7 +8,8 @@ the test figure of
 - gradient boosting on the edge's columns and those of both ends
 - the same with counts and labels of the ends' earlier edges (`inputs_of_head`)
 - a GraphSAGE of 30 lines in PyG, which scores the ends' rows and the edge's columns
-- the mean of the destination's last 10 labels before the edge, if edges have times.
+- the mean of the last 10 labels of the same two ends before the edge, or else of the
+  destination, if edges have times.
   Unlike the models, it reads those of validation and test edges, too
 
 Boosting and PyG read the columns that gnnkit has read. The figure is the average

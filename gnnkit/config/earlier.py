@@ -131,9 +131,9 @@ def _inherited_sections(
             sections.pop(kind, None)
         elif kind in sections and (name := sections[kind].get("name")) not in options(kind):
             advice = (
-                "choose dataset=NAME"
+                "pass the graph, as in gnnkit.predict(RUN, graph), or choose dataset=NAME"
                 if kind == "dataset"
-                else f"call gnnkit.predict(..., model={name}(...)) with an instance of that class"
+                else f"pass model={name}(...), an instance of that class, as in gnnkit.predict(RUN, graph, model=model)"
             )
             raise UserError(f"checkpoint={folder}: {kind}={name} was passed from Python: {advice}")
     if "dataset" in from_python and "task" in sections:  # a graph has one task

@@ -456,6 +456,6 @@ def run_in_child(
     if is_inline() and not always:
         beside()
         return json.loads(json.dumps(function(*arguments)))
-    name = getattr(function, "__name__", str(function))
+    name = getattr(getattr(function, "func", function), "__name__", str(function))
     child = Child(f"the process of {name}", "fork", {}, function, arguments)
     return Group([child], patience or Patience(), beside=beside, meanwhile=meanwhile).run()[0]

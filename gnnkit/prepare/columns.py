@@ -154,8 +154,14 @@ class TrainedColumns:
         If a text value was not seen in training, the row is 0 in all columns of that
         text, and a warning counts such rows. Raises `UserError` for unseen values if
         the model was trained with `features.text=known`, for numbers in place of text,
-        and for missing or additional columns.
+        for missing or additional columns, and for another number of columns without
+        names.
         """
+        if table.names is None and table.width != len(self.names):
+            noun = "features" if self.item == "node" else "edge features"
+            raise UserError(
+                f"dataset has {table.width} columns of {noun}, the model of {self.folder} reads {len(self.names)}"
+            )
         if table.names is None or (self.category_of is None and list(self.names) == list(table.names)):
             return table
         rows, unseen = table.rows, self._unseen(table)

@@ -126,7 +126,7 @@ def known_until(times: Times, delay: int) -> Times:  # [n]
 
 
 def outputs_of_labels(edges: Targets, rows: Ids, width: int, delay: int = 0) -> Tensor | None:  # [k, width] float64
-    """Predicts the mean of the destination's last labels, else that of training.
+    """Predicts the mean of a pair's last labels, or else of its destination, or all.
 
     It reads all earlier labels, also held-out ones.
 
@@ -142,18 +142,25 @@ def outputs_of_labels(edges: Targets, rows: Ids, width: int, delay: int = 0) -> 
     """
     if edges.time is None or edges.label.dtype.kind == "b":
         return None
-    columns, destinations = label_columns(edges.label, width), edges.rows[:, 1]
-    earlier = EarlierLabels(destinations, edges.time, columns)
-    means = earlier.means(destinations[rows], known_until(edges.time[rows], delay))
+    columns, until = label_columns(edges.label, width), known_until(edges.time[rows], delay)
+    means = np.full((len(rows), width), np.nan)
+    for ends in (pair_ids(edges.rows), edges.rows[:, 1]):
+        earlier = EarlierLabels(ends, edges.time, columns).means(ends[rows], until)
+        means = np.where(np.isnan(means), earlier, means)
     train = columns[edges.of_split(Split.TRAIN)]
     usual = np.nansum(train, 0) / np.maximum((~np.isnan(train)).sum(0), 1)
     outputs = torch.from_numpy(np.where(np.isnan(means), usual, means))
     return outputs if edges.label.dtype.kind == "f" else outputs.clamp(min=_LEAST).log()
 
 
+def pair_ids(pairs: Ids) -> Ids:  # [n]
+    """Numbers the distinct rows of [n, 2] pairs."""
+    return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+
+
 BASELINE = "last_labels"  # in names of figures, such as `test_last_labels_mae`
 NUM_COUNTS = 4  # columns that `inputs_of_head` adds
-NUM_MEANS = 8  # columns that it adds for each class or number, with `label_delay`
+NUM_MEANS = 10  # columns that it adds for each class or number, with `label_delay`
 _PIECE = 2**16  # rows whose moments are computed together
 _BATCH = 2**12  # edges whose outputs are computed together. A product's last bits depend on its number of rows
 
@@ -182,8 +189,8 @@ class LabelledEdges(NodeTask):
         label_delay: Time after an edge at which its label is known: 0, a span such as
             "30 days" if times are dates, or a number of their unit. For each end, the
             MLP then reads the mean labels of the edges out of it and into it that are
-            older than this, also of held-out edges: of the last ten, and of all. If
-            None, no labels.
+            older than this, also of held-out edges: of the last ten, and of all. It
+            reads those of the edges between the same two ends, too. If None, no labels.
     """
 
     pairs, noun, labels_nodes = True, "edge", False
@@ -319,8 +326,8 @@ class LabelledEdges(NodeTask):
             known = f"known, {self.label_delay} after their edge, at" if self.label_delay else "before"
             cure = "" if self.reads_labels else ": with task.label_delay=0, predictions read these labels"
             text = (
-                f"the model is worse than a rule that learns nothing: {name}={metrics[name]:.4g}, and the mean of the "
-                f"destination's last {LAST} labels {known} each edge has {baseline:.4g}{cure}"
+                f"the model is worse than a rule that learns nothing: {name}={metrics[name]:.4g}, and the mean of the last "
+                f"{LAST} labels of the same two ends, or else of the destination, {known} each edge has {baseline:.4g}{cure}"
             )
             return [text, *lines] if gain < 0 else lines
         return lines
@@ -375,8 +382,9 @@ def inputs_of_head(
     into the source, out of the destination, and into the destination. Unlike means over
     neighbours, these counts describe how active the ends are. Edges with times count
     earlier edges only, and edges without a time count all. With `label_delay`, the mean
-    labels of these four kinds of edges follow, of the last ten and of all: 8 columns
-    for each class or number, with NaN where no label is known.
+    labels of these four kinds of edges and of those between the same two ends follow,
+    of the last ten and of all: 10 columns for each class or number, with NaN where no
+    label is known.
 
     Args:
         edges: A task's rows, or a graph, whose edges are rows in the order of the edge
@@ -440,7 +448,7 @@ def _count_visible(pairs: Ids, time: Times, later: int, window: int | None) -> l
 
 
 def _labels_before(rows: Targets, delay: int | str) -> Floats:  # [n, NUM_MEANS * num_classes]
-    """Averages known labels of the edges out of and into each end, of the last and all.
+    """Averages known labels of the edges of each end and of the pair, the last and all.
 
     Raises `UserError` for rows without times or labels.
 
@@ -455,14 +463,12 @@ def _labels_before(rows: Targets, delay: int | str) -> Floats:  # [n, NUM_MEANS 
             "column (null: read no labels)"
         )
     until = known_until(rows.time, read_span("task.label_delay", delay, rows.time_unit) or 0)
-    labels = label_columns(rows.label, rows.num_classes)
-    means = np.empty((2, 2, 2, *labels.shape), np.float32)  # by end, role in the edge, and whether all are averaged
-    for role, ends in enumerate(rows.rows.T):
-        earlier = EarlierLabels(ends, rows.time, labels)
-        for end, nodes in enumerate(rows.rows.T):
-            for place, last in enumerate((LAST, None)):
-                means[end, role, place] = earlier.means(nodes, until, last)
-    return means.transpose(3, 0, 1, 2, 4).reshape(len(rows), -1)
+    labels, pairs = label_columns(rows.label, rows.num_classes), pair_ids(rows.rows)
+    of_roles = [EarlierLabels(ends, rows.time, labels) for ends in rows.rows.T]
+    kinds = [(earlier, nodes) for nodes in rows.rows.T for earlier in of_roles]
+    kinds.append((EarlierLabels(pairs, rows.time, labels), pairs))
+    means = [earlier.means(ids, until, last) for earlier, ids in kinds for last in (LAST, None)]
+    return np.hstack(means).astype(np.float32)
 
 
 def _padded(rows: Tensor) -> Tensor:  # [_BATCH, ...]

@@ -161,7 +161,7 @@ def learned_nothing(
     words = " and ".join(f"{name}={metrics[name]:.4g} where {baseline} gives {chance[name]:.4g}" for name in names)
     return (
         f"the model has learned nothing after {epochs} epochs ({steps} steps): {words}; change trainer.lr, "
-        "trainer.max_epochs, the model or the features, or compare with workers=1"
+        "trainer.max_epochs, the model or the features (inputs=learned), or compare with workers=1"
     )
 
 

@@ -215,7 +215,7 @@ def test_a_model_of_the_users_is_loaded_into_the_users_own(tmp_path: Path) -> No
     assert not all(torch.equal(value, before[name]) for name, value in instance.state_dict().items())
     gnnkit.predict(result.folder, graph, model=Own, folder=tmp_path / "again", comm="threads", write=["logits"], **BARE)
     np.testing.assert_allclose(np.load(tmp_path / "again/logits.npy"), np.load(tmp_path / "run/logits.npy"), rtol=1e-10)
-    with pytest.raises(UserError, match=r"model=Own was passed from Python: call gnnkit.predict\(\.\.\., model=Own\("):
+    with pytest.raises(UserError, match=r"model=Own was passed from Python: pass model=Own\(\.\.\.\), an instance"):
         gnnkit.predict(result.folder, graph)
     with pytest.raises(UserError, match=r"graph was passed from Python"):
         gnnkit.predict(result.folder, model=Own)

@@ -93,6 +93,9 @@ def test_columns_without_names_are_taken_by_place_and_told(
     found = as_trained(settings, replace(graph(), feature_names=None))
     np.testing.assert_array_equal(np.asarray(found.features), graph().features)
     assert "warning: columns of features have no names here, and are taken in the order" in capsys.readouterr().err
+    few = replace(graph(), features=np.zeros((graph().num_nodes, 2), np.float32), feature_names=None)
+    with pytest.raises(UserError, match=r"dataset has 2 columns of features, the model of \S+ reads 3"):
+        as_trained(settings, few)
 
 
 def test_a_resumed_run_puts_columns_into_its_order(settings: Settings, tmp_path: Path) -> None:

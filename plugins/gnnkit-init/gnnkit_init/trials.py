@@ -49,6 +49,7 @@ _START, _EPOCH, _RATE = 2.0, 0.02, 2e10
 _AGREE = 0.25  # excess over chance of the edges within classes, from which labels and learned rows come first
 _DEVIATIONS = 3  # standard errors above which a correlation is not by chance
 Keys = Mapping[str, Any]  # values by configuration key
+_SYMMETRIZE = "dataset.symmetrize"
 # Read from YAML, with the reasons.
 _DATA = read_yaml(Path(__file__).with_name("candidates.yaml"))
 CONFIGURATIONS: dict[str, Keys] = _DATA["configurations"]
@@ -372,8 +373,9 @@ def run(
         figure: The validation metric that stops trials and selects the best. If None,
             the task's.
         symmetric: Whether reverse edges were added to the graph.
-        other: Makes the graph with reverse edges, or the one without, on which the best
-            configuration is also tried. If None, it is not.
+        other: Makes the graph with reverse edges, or the one without. The first
+            configuration is tried on both, and the next ones on the better one, except
+            that the best is tried on both in the end. If None, there is one graph.
     """
     budget, trials = 60 * settings.job_keys.init.minutes, list[Trial]()
     task: Task = _settings(settings, base_keys, {}, MAX_EPOCHS).task.create()
@@ -382,18 +384,30 @@ def run(
     inputs = base_keys.get("inputs", "features")
     reads_columns = _of_edges(base_keys["task"]) or inputs == "features"
     to_compare = _baselines(graph, figure, base_keys["task"], inputs) if reads_columns else []
-    count, end_reason = len(configs) + len(to_compare) + (other is not None), ""
+    count, end_reason = len(configs) + len(to_compare) + 2 * (other is not None), ""
 
     def so_far() -> Trials:
         return Trials(task, figure, tuple(trials), count, end_reason)
 
     def upcoming() -> Iterator[tuple[Keys, Graph, str]]:
+        nonlocal count
         yield configs[0], graph, ""
+        directions: list[tuple[Keys, Graph]] = [({}, graph)]
+        if other is not None:
+            directions.append(({_SYMMETRIZE: not symmetric}, other()))
+            yield {**configs[0], **directions[1][0]}, directions[1][1], ""
+            if so_far().best is trials[1]:
+                directions.reverse()
         for candidate, reads in (*to_compare, *((candidate, "") for candidate in configs[1:])):
-            yield _with_task(candidate, so_far().best_network), graph, reads
+            yield {**_with_task(candidate, so_far().best_network), **directions[0][0]}, directions[0][1], reads
         best = so_far().best
-        if other is not None and best is not None:
-            yield {**best.keys, "dataset.symmetrize": not symmetric}, other(), best.baseline
+        if other is None or best is None:
+            return
+        if best in trials[:2]:
+            count -= 1  # it is tried on both
+            return
+        unturned = {key: value for key, value in best.keys.items() if key != _SYMMETRIZE}
+        yield {**unturned, **directions[1][0]}, directions[1][1], best.baseline
 
     try:
         for candidate, trained_graph, reads in upcoming():

@@ -109,12 +109,30 @@ def test_a_trial_whose_process_dies_is_a_row_without_a_score(monkeypatch: pytest
     assert (trial.score, trial.remark) == (None, "failed: rank 0 was ended by SIGKILL")
 
 
-def test_the_best_is_tried_without_the_reverse_edges_that_were_added(fake: Callable[..., list[Any]]) -> None:
-    seen = fake(0.5, 0.7, 0.6, 0.3, 0.8)
+@pytest.mark.parametrize(
+    ("scores", "graphs", "best"),
+    [
+        ((0.5, 0.4, 0.7, 0.6, 0.3, 0.8), ["both", "one", *["both"] * 3, "one"], {"dataset.symmetrize": False}),
+        ((0.4, 0.5, 0.7, 0.6, 0.3, 0.8), ["both", "one", *["one"] * 3, "both"], {}),
+        ((0.4, 0.5, 0.9, 0.6, 0.3, 0.8), ["both", "one", *["one"] * 3, "both"], {"dataset.symmetrize": False}),
+    ],
+)
+def test_the_first_and_the_best_are_tried_with_and_without_added_reverse_edges(
+    fake: Callable[..., list[Any]], scores: tuple[float, ...], graphs: list[str], best: dict[str, bool]
+) -> None:
+    seen = fake(*scores)
     found = run("init.minutes=60", graph="both", symmetric=True, other=lambda: "one")
-    assert [graph for graph, *_ in seen] == ["both"] * 4 + ["one"]
+    assert [graph for graph, *_ in seen] == graphs
     assert found.best is not None
-    assert found.best.keys == {"model": "sage", "dataset.symmetrize": False}
+    assert found.best.keys == {"model": "sage", **best}
+
+
+def test_the_direction_of_the_first_is_kept_if_it_stays_the_best(fake: Callable[..., list[Any]]) -> None:
+    fake(0.4, 0.9, 0.7, 0.6, 0.3)
+    found = run("init.minutes=60", graph="both", symmetric=True, other=lambda: "one")
+    assert found.best is not None
+    assert found.best.keys == {"model": "gcn", "dataset.symmetrize": False}
+    assert len(found.tried) == found.num_planned == 5
 
 
 def test_equal_scores_are_judged_by_the_loss_and_errors_by_the_least() -> None:

@@ -274,6 +274,9 @@ class Tables(Dataset):
             if time < first < NEVER:
                 begin = show_time(first, database.unit)
                 raise UserError(f"dataset.until={self.until}: all rows are later, from {begin} on: choose a later time")
+            newest = max(int(rows.times[rows.times < NEVER].max(initial=ALWAYS)) for rows in database.types.values())
+            if ALWAYS < newest < time:
+                say(f"tables: dataset.until={self.until}: the newest row is of {show_time(newest, database.unit)}")
             if targets.lists is not None and (
                 count := int(((targets.times == time) & (targets.split == Split.TRAIN)).sum())
             ):

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.graph.times import NEVER, Times
+from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit_tables.database import ColumnTimes
 from gnnkit_tables.encode import Mask
 from gnnkit_tables.manifest import Manifest
@@ -45,15 +45,27 @@ class Lookahead:
 
     def find_ended(self, dates: Times) -> list[tuple[str, int]]:
         """Returns tables that decide labels and end early, with their last times."""
-        times = {name: self._row_times(name) for name in self.views}
-        ends = {name: int(rows[rows != NEVER].max()) for name, rows in times.items() if (rows != NEVER).any()}
-        early = [name for name, end in ends.items() if end < dates[-1]]
-        cuts = [(date, self._cut(date)) for date in (dates[:_NUM_DATES].tolist() if early else ())]
+        ends = {name: int(rows.max()) for name in self.views if len(rows := self._known_times(name))}
+        return self._deciding({name: end for name, end in ends.items() if end < dates[-1]}, dates[:_NUM_DATES])
+
+    def find_begun(self, dates: Times) -> list[tuple[str, int]]:
+        """Returns tables that decide labels and begin late, with their first times."""
+        begins = {name: int(rows.min()) for name in self.views if len(rows := self._known_times(name))}
+        return self._deciding({name: begin for name, begin in begins.items() if begin > dates[0]}, dates[-_NUM_DATES:])
+
+    def _deciding(self, tables: Mapping[str, int], dates: Times) -> list[tuple[str, int]]:
+        """Returns the tables whose rows after one of the dates change its labels."""
+        cuts = [(date, self._cut(date)) for date in (dates.tolist() if tables else ())]
         return [
-            (name, ends[name])
-            for name in early
+            (name, time)
+            for name, time in tables.items()
             if any(name in cut and self._differs(date, {name: cut[name]}) for date, cut in cuts)
         ]
+
+    def _known_times(self, name: str) -> Times:  # [num_rows with a time]
+        times = self._row_times(name)
+        known: Times = times[(times != NEVER) & (times != ALWAYS)]
+        return known
 
     def _cut(self, bound: int) -> Views:
         """Returns the tables with rows or cells after a time, and without these."""

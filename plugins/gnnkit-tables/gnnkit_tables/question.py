@@ -195,6 +195,13 @@ class Question:
                 "plus {timedelta}, or name a longer horizon",
                 stacklevel=2,
             )
+        for name, oldest in lookahead.find_begun(dates):
+            first = show_time(int(dates[0]), self.unit)
+            warnings.warn(
+                f"tasks.{self.name}.query: labels depend on rows of {name}, which begin at {show_time(oldest, self.unit)}, and the "
+                f"first date is {first}, so earlier labels are incomplete; limit the dates by train_dates",
+                stacklevel=2,
+            )
         for name, newest in lookahead.find_ended(dates):
             last = show_time(int(dates[-1]), self.unit)
             warnings.warn(
@@ -298,7 +305,7 @@ def _run(place: str, text: str, tables: Mapping[str, pa.Table]) -> pa.Table:
 
     def interrupt() -> None:
         """Interrupts until the query ends. One before its start is forgotten."""
-        seconds = _MAX_SECONDS
+        seconds: float = _MAX_SECONDS
         while not ended.wait(seconds):
             connection.interrupt()
             seconds = 0.1

@@ -71,6 +71,16 @@ def test_a_table_that_decides_labels_and_ends_early_is_named(tmp_path: Path, dec
     assert [expected in line for line in lines] == [True] * decides
 
 
+@pytest.mark.parametrize("decides", [True, False])
+def test_a_table_that_decides_labels_and_begins_late_is_named(tmp_path: Path, decides: bool) -> None:
+    joined = tables()["users"].append_column("joined", pa.array([day(-20), day(-20), day(0)], pa.timestamp("us")))
+    query = QUERY.replace("CROSS JOIN users u", "JOIN users u ON u.joined <= t.timestamp")
+    query = query if decides else query.replace("COUNT(o.order_id)", "u.id % 2")
+    lines = lines_of(with_question(tmp_path / "data", specs={"users": {"time": "joined"}}, query=query, users=joined))
+    expected = "labels depend on rows of orders, which begin at 2024-01-0"
+    assert [expected in line for line in lines] == [True] * decides
+
+
 def test_a_query_spills_into_a_folder_that_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = question._run("here", "SELECT current_setting('temp_directory') AS folder", {})

@@ -390,6 +390,15 @@ def test_wrong_keys_are_named(tmp_path: Path, keys: dict[str, Any], message: str
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(("until", "is_later"), [("2034-01-01", True), ("2024-01-08", False)])
+def test_a_time_after_the_newest_row_is_told(
+    tmp_path: Path, until: str, is_later: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load(write(tmp_path / "data"), until=until)
+    told = capsys.readouterr()
+    assert (f"dataset.until={until}: the newest row is of 202" in told.out + told.err) == is_later
+
+
 def test_the_data_set_keeps_the_contract(tmp_path: Path) -> None:
     check_dataset(Tables(str(write(tmp_path / "data"))))
 
