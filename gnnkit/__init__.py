@@ -98,9 +98,10 @@ def train(
     is_missing = graph is None and not names & {"dataset", "checkpoint", config.EXPERIMENT}
     graph = None if graph is _NO_GRAPH else graph
     from_python.check_graph(graph, keys, is_missing=is_missing)
+    chosen = from_python.DEFAULT_MODEL if model is None else model
     sections = {
         **({"strategy": strategy} if strategy else {}),
-        **({"model": model or from_python.DEFAULT_MODEL} if model_is_name and not chooses_model else {}),
+        **({"model": chosen} if model_is_name and not chooses_model else {}),
         **keys,
     }
     objects = {}

@@ -155,7 +155,9 @@ def outputs_of_labels(edges: Targets, rows: Ids, width: int, delay: int = 0) -> 
 
 def pair_ids(pairs: Ids) -> Ids:  # [n]
     """Numbers the distinct rows of [n, 2] pairs."""
-    return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+    codes = pairs[:, 0].astype(np.int64) * (int(pairs.max(initial=-1)) + 1) + pairs[:, 1]
+    numbers: Ids = np.unique(codes, return_inverse=True)[1]
+    return numbers
 
 
 BASELINE = "last_labels"  # in names of figures, such as `test_last_labels_mae`
