@@ -443,7 +443,7 @@ TOPICS = (
 )
 
 
-def checked(order: Order) -> Order:
+def check_order(order: Order) -> Order:
     """Returns the order with the default sampler, if it needs one.
 
     Raises `UserError` for incompatible plugins and invalid arguments.

@@ -183,7 +183,7 @@ class Run(Job):
             return order
         from gnnkit.jobs import fits
 
-        return fits.checked(order)
+        return fits.check_order(order)
 
     def _check_workers(self, order: Order) -> Order:
         """Checks each number of workers that `workers=auto` may select.

@@ -401,8 +401,8 @@ def inputs_of_head(
         rows, later = edges, NEVER if edges.time is None else newest(edges.time) + 1
     else:
         rows, later = edge_targets(edges, read_relation(relation)), _after_newest(edges)
-    counted = _with_counts(rows, later, window)
-    return counted if label_delay is None else np.hstack([counted, _labels_before(rows, label_delay)])
+    columns = _with_counts(rows, later, window)
+    return columns if label_delay is None else np.hstack([columns, _labels_before(rows, label_delay)])
 
 
 def _after_newest(graph: Graph) -> int:
