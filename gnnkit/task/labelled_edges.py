@@ -23,6 +23,7 @@ from gnnkit.graph.times import ALWAYS, NEVER, Times, before_window, check_span, 
 from gnnkit.graph.types import offsets_of, take
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
+from gnnkit.sampler.events import codes
 from gnnkit.sampler.links import pairs_of
 from gnnkit.sampler.targets import LinkRelation, Targets, count_classes, targets_of
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
@@ -155,8 +156,7 @@ def outputs_of_labels(edges: Targets, rows: Ids, width: int, delay: int = 0) -> 
 
 def pair_ids(pairs: Ids) -> Ids:  # [n]
     """Numbers the distinct rows of [n, 2] pairs."""
-    codes = pairs[:, 0].astype(np.int64) * (int(pairs.max(initial=-1)) + 1) + pairs[:, 1]
-    numbers: Ids = np.unique(codes, return_inverse=True)[1]
+    numbers: Ids = np.unique(codes(pairs, int(pairs.max(initial=-1)) + 1), return_inverse=True)[1]
     return numbers
 
 

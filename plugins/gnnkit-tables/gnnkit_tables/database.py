@@ -13,7 +13,7 @@ from gnnkit_formats.table import Table
 from gnnkit_formats.values import is_text, matches
 
 from gnnkit.errors import UserError
-from gnnkit.graph.times import ALWAYS, NEVER, Times, is_time, show_time, to_unit
+from gnnkit.graph.times import ALWAYS, NEVER, Times, has_time, is_time, show_time, to_unit
 from gnnkit.graph.types import Ids
 from gnnkit.launch.progress import say
 from gnnkit.utils.checks import Array
@@ -248,7 +248,7 @@ def read_times(columns: Mapping[tuple[str, str], Array]) -> tuple[dict[tuple[str
     finest = max((unit for unit in units if unit is not None), key=_UNITS.index, default=None)
     times = {place: to_unit(".".join(place), values, finest) for place, values in columns.items()}
     for (table, column), values in times.items() if finest else ():
-        first = values[(values != NEVER) & (values != ALWAYS)]
+        first = values[has_time(values)]
         if len(first) and 0 <= np.median(first) < _FIRST_DAYS * 10 ** (3 * _UNITS.index(str(finest))):
             raise UserError(
                 f"{table}, column {column!r}: most dates are in January 1970, such as {show_time(int(first[0]), finest)}; "

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.graph.times import ALWAYS, NEVER, Times
+from gnnkit.graph.times import NEVER, Times, has_time
 from gnnkit_tables.database import ColumnTimes
 from gnnkit_tables.encode import Mask
 from gnnkit_tables.manifest import Manifest
@@ -64,7 +64,7 @@ class Lookahead:
 
     def _known_times(self, name: str) -> Times:  # [num_rows with a time]
         times = self._row_times(name)
-        known: Times = times[(times != NEVER) & (times != ALWAYS)]
+        known: Times = times[has_time(times)]
         return known
 
     def _cut(self, bound: int) -> Views:

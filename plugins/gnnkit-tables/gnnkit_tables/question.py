@@ -18,7 +18,7 @@ from gnnkit_formats.table import Table
 
 from gnnkit.errors import UserError
 from gnnkit.graph.cells import nulls_of
-from gnnkit.graph.times import ALWAYS, NEVER, UNITS, Times, parse_time, read_span, show_time
+from gnnkit.graph.times import UNITS, Times, has_time, parse_time, read_span, show_time
 from gnnkit.launch.progress import say
 from gnnkit.utils.ranges import one_line, shown_names
 from gnnkit_tables.database import ColumnTimes
@@ -69,7 +69,7 @@ class Question:
         place = f"tasks.{name}"
         horizon = read_span(f"{FILE}, {place}.horizon", spec.horizon, unit)
         rows = np.concatenate([*times, np.empty(0, np.int64)])
-        rows = rows[(rows != ALWAYS) & (rows != NEVER)]
+        rows = rows[has_time(rows)]
         if not horizon or spec.time is None or not len(rows):
             raise UserError(
                 f"{FILE}, {place}.query needs a time, a horizon above 0 such as '30 days', and a table with a time"
@@ -267,8 +267,7 @@ def _count(first: int, last: int, step: int, most: int | None) -> int:
 
 
 def _as_dates(times: Times, unit: str | None) -> pa.Array:
-    empty = (times == NEVER) | (times == ALWAYS)
-    return pa.array(times, pa.int64(), mask=empty).cast(pa.int64() if unit is None else pa.timestamp(unit))
+    return pa.array(times, pa.int64(), mask=~has_time(times)).cast(pa.int64() if unit is None else pa.timestamp(unit))
 
 
 def _view(name: str, table: Table, times: ColumnTimes, manifest: Manifest, unit: str | None) -> pa.Table:
